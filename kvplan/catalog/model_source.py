@@ -1,0 +1,41 @@
+"""What finding a model yields: its config.json and whatever is known of its weight files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeights:
+    """Weight files as stored: from safetensors headers or their index."""
+
+    total_bytes: int
+    parameters: int | None
+    """None when only the index's total size is known."""
+    kind: Literal["safetensors", "index", "profile"]
+    source: str
+    """Where it was read: a path, a repository with revision, or the profile's own source."""
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]] | None = None
+    """Tensor name -> (safetensors dtype such as "BF16", shape), when the headers were there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model that was found: never its weights, only facts about them."""
+
+    id: str
+    """The hub's id if there is one ("Qwen/Qwen2-7B-Instruct"), else the folder's path."""
+    kind: Literal["profile", "folder", "hub"]
+    config: Mapping[str, Any]
+    """config.json, as it was found."""
+    path: str | None = None
+    """The local folder, when there is one."""
+    weights: StoredWeights | None = None
+    source: str = ""
+    """Where the config was read: profile file, path, or repository with revision."""
+    notes: tuple[str, ...] = field(default_factory=tuple)
+    """Things the user should know, e.g. that a renamed checkpoint resolved to its family's geometry."""

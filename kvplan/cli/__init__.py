@@ -1,0 +1,15 @@
+"""One file a command: parse, call, render. No logic.
+
+Command modules are imported on every start, so they import at their top only what is cheap (typer, errors,
+dataclasses); everything else is imported inside the function that needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMMANDS: Final[list[tuple[str, Callable[..., Any]]]] = []
+"""Command name -> function, in the order of --help."""

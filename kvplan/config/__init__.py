@@ -1,0 +1,1 @@
+"""The one set of settings that every part of kvplan speaks: vLLM's own flags."""

@@ -1,0 +1,1 @@
+"""Workloads, the streaming load client and the statistics of what it measured."""

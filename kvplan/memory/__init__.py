@@ -1,0 +1,1 @@
+"""The formula engine: KV cache, weights, overhead, budget, capacity, verdict. Functions of values, no I/O."""

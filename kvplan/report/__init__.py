@@ -1,0 +1,1 @@
+"""Typed models of what kvplan says, and their text, Markdown and JSON."""

@@ -1,0 +1,1 @@
+"""The search: space, boundary, trials, journal, recommendation."""

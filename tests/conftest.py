@@ -1,0 +1,40 @@
+"""What every test gets: a clean environment, and real vLLM only where it is asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-vllm", action="store_true", help="fail instead of skip when vLLM is not installed (CI does)"
+    )
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is printed now")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if importlib.util.find_spec("vllm") is not None or config.getoption("--require-vllm"):
+        return
+    skip = pytest.mark.skip(reason="vLLM is not installed: pip install 'kvplan-tuner[cpu]'")
+    for item in items:
+        if {"vllm", "vllm_full"} & set(item.keywords):
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No variable or file of the developer's reaches a test."""
+    for name in ("KVPLAN_PROFILES", "HF_TOKEN", "HF_ENDPOINT", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg-config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "xdg-data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg-cache"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
