@@ -92,7 +92,9 @@ class Launch:
         known = {f.name for f in dataclasses.fields(cls)}
         values = {k: v for k, v in record.items() if k in known}
         facts_known = {f.name for f in dataclasses.fields(StartupFacts)}
-        values["facts"] = StartupFacts(**{k: v for k, v in record.get("facts", {}).items() if k in facts_known})
+        values["facts"] = StartupFacts(
+            **{k: v for k, v in record.get("facts", {}).items() if k in facts_known}
+        )
         if values.get("failure") is not None:
             values["failure"] = FailureClass(values["failure"])
         return cls(**values)

@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--require-vllm", action="store_true", help="fail instead of skip when vLLM is not installed (CI does)"
+        "--require-vllm",
+        action="store_true",
+        help="fail instead of skip when vLLM is not installed (CI does)",
     )
-    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is printed now")
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite tests/golden from what is printed now"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

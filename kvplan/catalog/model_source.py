@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
-@dataclass(frozen=True, slots=True)
-class StoredWeights:
-    """Weight files as stored: from safetensors headers or their index."""
-
-    total_bytes: int
-    parameters: int | None
-    """None when only the index's total size is known."""
-    kind: Literal["safetensors", "index", "profile"]
-    source: str
-    """Where it was read: a path, a repository with revision, or the profile's own source."""
-    tensors: Mapping[str, tuple[str, tuple[int, ...]]] | None = None
-    """Tensor name -> (safetensors dtype such as "BF16", shape), when the headers were there."""
+    from kvplan.architecture.stored_weights import StoredWeights
 
 
 @dataclass(frozen=True, slots=True)
