@@ -1,0 +1,137 @@
+"""What one decoder layer keeps per token or per request: the facts of a model, before any parallelism.
+
+Head counts and widths are those of the whole model; `kvplan.memory.kv_cache` divides them over the ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FullAttention:
+    """Keys and values of every token so far (MHA, GQA, MQA)."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    head_dim_v: int
+    """Differs from `head_dim` only where the model says so (MiMo-V2)."""
+    has_sinks: bool = False
+    """Learned attention sinks (gpt-oss) narrow the choice of attention backends."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow:
+    """Keys and values of the last `window` tokens."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    head_dim_v: int
+    window: int
+    has_sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedLocal:
+    """Keys and values of the chunk of `chunk` tokens that the current token is in (Llama 4)."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    head_dim_v: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class CrossAttention:
+    """Keys and values of the encoder's output, at most `max_encoder_tokens` of them."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    head_dim_v: int
+    max_encoder_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mla:
+    """One latent vector and one rotary key a token, shared by all heads (DeepSeek V2/V3, Kimi)."""
+
+    num_heads: int
+    kv_lora_rank: int
+    qk_rope_head_dim: int
+    sparse: bool = False
+    """DeepSeek sparse attention: an indexer picks the tokens that are attended to."""
+
+
+@dataclass(frozen=True, slots=True)
+class MlaIndexer:
+    """The indexer's keys beside a sparse MLA layer: fp8 values and one fp32 scale per 128 of them."""
+
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba1State:
+    """Convolution and SSM state of a Mamba-1 mixer."""
+
+    intermediate_size: int
+    state_size: int
+    conv_kernel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2State:
+    """Convolution and SSM state of a Mamba-2 mixer."""
+
+    intermediate_size: int
+    num_groups: int
+    num_heads: int
+    head_dim: int
+    state_size: int
+    conv_kernel: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaNetState:
+    """Convolution and recurrent state of a gated delta net (Qwen3-Next, Qwen3.5)."""
+
+    num_k_heads: int
+    num_v_heads: int
+    head_k_dim: int
+    head_v_dim: int
+    conv_kernel: int
+
+
+@dataclass(frozen=True, slots=True)
+class KdaState:
+    """Convolution and recurrent state of Kimi delta attention."""
+
+    num_heads: int
+    head_dim: int
+    conv_kernel: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvState:
+    """State of a short convolution (LFM2)."""
+
+    conv_dim: int
+    conv_kernel: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttentionState:
+    """State of a lightning (linear) attention layer (MiniMax-01)."""
+
+    num_heads: int
+    head_dim: int
+
+
+AttentionCache = FullAttention | SlidingWindow | ChunkedLocal | CrossAttention
+RecurrentState = (
+    Mamba1State | Mamba2State | GatedDeltaNetState | KdaState | ShortConvState | LinearAttentionState
+)
+LayerCache = AttentionCache | Mla | MlaIndexer | RecurrentState
