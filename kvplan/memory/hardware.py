@@ -25,6 +25,13 @@ class GpuSpec:
     arch: str | None = None
     unified_memory: bool = False
     usd_per_hour: float | None = None
+    total_is_derived: bool = False
+    """Whether nobody has read `total_bytes` on such a card: computed from another figure, wider interval."""
+    bandwidth_gbs: float | None = None
+    """Of the card's memory, 10^9 bytes per second, as the datasheet says."""
+    pcie_gbs_per_direction: float | None = None
+    """Between the host and the card, 10^9 bytes per second."""
+    notes: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     """Field name -> where its value is from."""
 
