@@ -1,0 +1,105 @@
+"""What the overhead model reads, and what it answers. Sizes in bytes, lengths in tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from kvplan.memory.interval import Interval
+
+if TYPE_CHECKING:
+    from kvplan.config.version import VllmVersion
+
+
+@dataclass(frozen=True, slots=True)
+class MoeShape:
+    """The routed experts of a mixture-of-experts model."""
+
+    num_experts: int
+    top_k: int
+    intermediate_size: int
+    """Of one expert."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderShape:
+    """The vision (or audio) tower that the profile run executes once at its largest input."""
+
+    hidden_size: int
+    intermediate_size: int
+    patches_per_token: int
+    """Patches of the tower that become one token of the language model."""
+    max_item_tokens: int
+    """Language-model tokens of the largest single item that the processor makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadInputs:
+    """One launch, as far as the memory beside weights and KV cache depends on it."""
+
+    vllm_version: VllmVersion
+    total_bytes: int
+    gpu_memory_utilization: float
+    architecture: str
+    hidden_size: int
+    vocab_size: int
+    num_layers: int
+    intermediate_size: int
+    """Dense feed-forward width; 0 where there is none."""
+    num_attention_heads: int
+    head_dim: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    weights_bytes_per_gpu: int
+    dtype_bytes: int = 2
+    quantization: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    platform: Literal["cuda", "cpu", "other"] = "cuda"
+    unified_memory: bool = False
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    enforce_eager: bool = False
+    moe: MoeShape | None = None
+    encoder: EncoderShape | None = None
+    is_mla: bool = False
+    has_sparse_indexer: bool = False
+    is_hybrid: bool = False
+    num_speculative_tokens: int = 0
+
+    @property
+    def engine(self) -> Literal["V0", "V1"]:
+        """V1 is the default engine from 0.8."""
+        return "V1" if self.vllm_version >= (0, 8, 0) else "V0"
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What one GPU holds beside weights and KV cache. Each term is an 80 % interval."""
+
+    activations: Interval
+    """Peak of the profile run above the weights."""
+    cuda_graphs: Interval
+    """Graph memory that this version subtracts from the budget; 0 where it does not."""
+    other: Interval
+    """Charged memory that is not an activation: kernels, communicators, resident buffers, model error."""
+    cuda_graphs_outside: Interval
+    """Graph memory that must find room beyond the budget."""
+    outside_budget: Interval
+    """CUDA context and whatever else exists before vLLM's first snapshot."""
+    explanations: tuple[tuple[str, str], ...] = ()
+    """(term, formula with numbers) in the order of the ledger."""
+    warnings: tuple[str, ...] = ()
+    source: str = "fitted overhead model"
+
+    def explain(self, term: str) -> str:
+        """The formula of a term with its numbers, for --explain."""
+        return "; ".join(text for name, text in self.explanations if name == term)
+
+
+def combine(terms: tuple[Interval, ...]) -> Interval:
+    """The 80 % interval of a sum of independent terms: mids add, half-widths add in quadrature."""
+    mid = sum(t.mid for t in terms)
+    below = sum((t.mid - t.low) ** 2 for t in terms) ** 0.5
+    above = sum((t.high - t.mid) ** 2 for t in terms) ** 0.5
+    return Interval(mid - round(below), mid, mid + round(above))
