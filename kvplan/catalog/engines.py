@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvplan.catalog import index
 from kvplan.config.version import parse_vllm_version
 from kvplan.config.version_rules import VersionRules, version_rules
 
 if TYPE_CHECKING:
-    from kvplan.config.version import VllmVersion
+    from kvplan.catalog import index
+from kvplan.config.version import VllmVersion
 
 
 @cache
 def _profiles() -> tuple[dict[str, Any], ...]:
-    import yaml
-
-    folder = Path(__file__).parents[2] / "profiles" / "engines"
-    return tuple(yaml.safe_load(p.read_text()) for p in sorted(folder.glob("vllm-*.yaml")))
+    """Engine profiles; a user's folder may bring a newer version's rules."""
+    return tuple(
+        folder.record("engines", name)
+        for folder in index.indexes()
+        for name in folder.records.get("engines", {})
+        if name.startswith("vllm-")
+    )
 
 
 def installed_vllm_version() -> VllmVersion | None:
