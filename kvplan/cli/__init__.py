@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.cli.estimate import estimate
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-COMMANDS: Final[list[tuple[str, Callable[..., Any]]]] = []
+COMMANDS: Final[list[tuple[str, Callable[..., Any]]]] = [
+    ("estimate", estimate),
+]
 """Command name -> function, in the order of --help."""

@@ -1,0 +1,136 @@
+"""`kvplan estimate`: does this model fit this card, will vLLM start, and what does it serve?"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from kvplan.errors import ExitCode
+
+_SETTINGS = "vLLM settings"
+_WORKLOAD = "Workload"
+
+
+class Format(enum.StrEnum):
+    """How the answer is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+class FailOn(enum.StrEnum):
+    """Which verdict exits 1."""
+
+    NO = "no"
+    TIGHT = "tight"
+
+
+def estimate(
+    model: Annotated[str | None, typer.Option(help="Profile name, folder, config.json or hub id.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Card by name; default: the one found here.")] = None,
+    gpu_memory_gib: Annotated[
+        float | None, typer.Option(help="Memory that software sees on the card, for any other card.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cuda (default) or cpu: vLLM's CPU backend.")] = None,
+    vllm_version: Annotated[
+        str | None, typer.Option(help="Rules and defaults of this version; default: installed, else newest.")
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(help="A vLLM YAML config file; flags win over it.", rich_help_panel=_SETTINGS),
+    ] = None,
+    gpu_memory_utilization: Annotated[float | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    kv_cache_memory_bytes: Annotated[
+        str | None, typer.Option(help="KV cache of one GPU, exactly (2G, 512M).", rich_help_panel=_SETTINGS)
+    ] = None,
+    max_model_len: Annotated[
+        str | None, typer.Option(help="8192, 8k, 32K or auto.", rich_help_panel=_SETTINGS)
+    ] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    max_num_batched_tokens: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    kv_cache_dtype: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    kv_cache_dtype_skip_layers: Annotated[
+        list[str] | None, typer.Option(help="Once per layer.", rich_help_panel=_SETTINGS)
+    ] = None,
+    block_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    dtype: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    quantization: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    pipeline_parallel_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    data_parallel_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    decode_context_parallel_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    enable_expert_parallel: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    enforce_eager: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    enable_prefix_caching: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    async_scheduling: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    target_concurrency: Annotated[
+        int | None, typer.Option(help="Requests that shall run at once.", rich_help_panel=_WORKLOAD)
+    ] = None,
+    input_len: Annotated[int | None, typer.Option(help="Prompt tokens.", rich_help_panel=_WORKLOAD)] = None,
+    output_len: Annotated[int | None, typer.Option(help="Answer tokens.", rich_help_panel=_WORKLOAD)] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="A workload file or preset.", rich_help_panel=_WORKLOAD)
+    ] = None,
+    profiles: Annotated[str | None, typer.Option(help="A folder of profiles that wins.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Revision of a hub model.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False,
+    local_calibration: Annotated[
+        bool, typer.Option(help="Correct the prediction by launches measured here.")
+    ] = True,
+    explain: Annotated[bool, typer.Option("--explain", help="Each formula with its numbers.")] = False,
+    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on this verdict.")] = FailOn.NO,
+    output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
+) -> None:
+    """Does it fit? The memory ledger of one GPU, KV capacity, and whether vLLM will start.
+
+    Exit code: 0 it starts (and meets the target, if one was given), 1 it does not, 2 could not be judged.
+    """
+    from kvplan.config.from_flags import serving_config
+    from kvplan.planning import PlanRequest, plan_for
+    from kvplan.report.estimate import EstimateReport
+
+    flags = {
+        "gpu_memory_utilization": gpu_memory_utilization,
+        "kv_cache_memory_bytes": kv_cache_memory_bytes,
+        "max_model_len": max_model_len,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "kv_cache_dtype": kv_cache_dtype,
+        "kv_cache_dtype_skip_layers": tuple(kv_cache_dtype_skip_layers or ()) or None,
+        "block_size": block_size,
+        "dtype": dtype,
+        "quantization": quantization,
+        "tensor_parallel_size": tensor_parallel_size,
+        "pipeline_parallel_size": pipeline_parallel_size,
+        "data_parallel_size": data_parallel_size,
+        "decode_context_parallel_size": decode_context_parallel_size,
+        "enable_expert_parallel": enable_expert_parallel,
+        "enforce_eager": enforce_eager,
+        "enable_prefix_caching": enable_prefix_caching,
+        "async_scheduling": async_scheduling,
+    }
+    planned = plan_for(
+        PlanRequest(
+            model=model,
+            gpu=gpu,
+            gpu_memory_gib=gpu_memory_gib,
+            device=device,
+            vllm_version=vllm_version,
+            serving=serving_config(flags, config),
+            target_concurrency=target_concurrency,
+            input_len=input_len,
+            output_len=output_len,
+            workload=workload,
+            profiles=profiles,
+            revision=revision,
+            offline=offline,
+            local_calibration=local_calibration,
+        )
+    )
+    report = EstimateReport.of(planned)
+    typer.echo(report.render(output_format.value, explain=explain))
+    refused = report.starts == "no" or (fail_on is FailOn.TIGHT and report.starts == "tight")
+    raise typer.Exit(ExitCode.NO if refused or report.meets_target is False else ExitCode.OK)

@@ -1,0 +1,268 @@
+"""The whole answer for one set of settings on one card: ledger, capacity, verdict. A function of values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvplan.errors import FailureClass
+from kvplan.memory.budget import Budget, BudgetLine, remaining, requested_bytes
+from kvplan.memory.capacity import Capacity, capacity
+from kvplan.memory.interval import Interval
+from kvplan.memory.overhead import combine
+from kvplan.memory.verdict import (
+    Verdict,
+    free_memory_message,
+    likeliest_failure,
+    probability_at_least,
+    said,
+    start_check_message,
+)
+
+if TYPE_CHECKING:
+    from kvplan.architecture.model_shape import ModelShape
+    from kvplan.config.resolved import ResolvedSettings
+    from kvplan.config.version_rules import VersionRules
+    from kvplan.memory.capacity import RequestLengths
+    from kvplan.memory.hardware import GpuSpec
+    from kvplan.memory.kv_cache.plan import KvCachePlan
+    from kvplan.memory.overhead import Overhead
+    from kvplan.memory.weights import WeightsPerGpu
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one GPU's memory becomes, what it serves, and whether vLLM starts."""
+
+    shape: ModelShape
+    gpu: GpuSpec
+    rules: VersionRules
+    settings: ResolvedSettings
+    lengths: RequestLengths | None
+    weights: WeightsPerGpu
+    overhead: Overhead
+    plan: KvCachePlan
+    tightest_stage: int
+    """Pipeline stage whose figures these are (0 without pipeline parallelism)."""
+    budget: Budget
+    capacity: Capacity
+    verdict: Verdict
+    max_model_len: int
+    """The length served: with `auto`, the longest that fits at the expected memory."""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that one replica takes."""
+        return self.settings.tensor_parallel_size * self.settings.pipeline_parallel_size
+
+
+def estimate(
+    *,
+    shape: ModelShape,
+    gpu: GpuSpec,
+    rules: VersionRules,
+    settings: ResolvedSettings,
+    weights: WeightsPerGpu,
+    overhead: Overhead,
+    plan: KvCachePlan,
+    lengths: RequestLengths | None = None,
+    used_bytes: int = 0,
+) -> Estimate:
+    """Put the parts together for the tightest GPU.
+
+    Args:
+        shape: the model.
+        gpu: the card.
+        rules: how that vLLM version accounts.
+        settings: every flag resolved.
+        weights: per GPU, by pipeline stage.
+        overhead: activations, graphs, context and other.
+        plan: the KV cache's layout.
+        lengths: the workload, if one was given.
+        used_bytes: memory already in use on the card by others.
+    """
+    requested = requested_bytes(gpu.total_bytes, settings.gpu_memory_utilization, rules.requested_rounding)
+    stage, kv_bytes = _tightest_stage(requested, gpu, settings, weights, overhead, plan)
+    ledger = _ledger(requested, gpu, settings, weights, overhead, stage, kv_bytes)
+    blocks = (
+        Interval.exactly(settings.num_gpu_blocks_override)
+        if settings.num_gpu_blocks_override
+        else kv_bytes.map(lambda size: _blocks(plan, stage, size))
+    )
+    length = settings.max_model_len
+    if length == -1:
+        length = plan.estimated_max_model_len(_as_widest_stage(plan, stage, kv_bytes.mid)) or 1
+    return Estimate(
+        shape=shape,
+        gpu=gpu,
+        rules=rules,
+        settings=settings,
+        lengths=lengths,
+        weights=weights,
+        overhead=overhead,
+        plan=plan,
+        tightest_stage=stage,
+        budget=ledger,
+        capacity=capacity(plan, blocks, length, lengths),
+        verdict=_verdict(
+            rules, gpu, settings, overhead, plan, ledger, stage=stage, length=length, used_bytes=used_bytes
+        ),
+        max_model_len=length,
+    )
+
+
+def _blocks(plan: KvCachePlan, stage: int, available_bytes: int) -> int:
+    return max(available_bytes, 0) // plan.stage_bytes_per_block[stage]
+
+
+def _as_widest_stage(plan: KvCachePlan, stage: int, available_bytes: int) -> int:
+    """A stage's bytes in the measure of the widest stage, for arithmetic that knows only that one."""
+    own = plan.stage_bytes_per_block[stage]
+    if own == plan.bytes_per_block:
+        return available_bytes
+    return available_bytes * plan.bytes_per_block // own
+
+
+def _tightest_stage(
+    requested: int,
+    gpu: GpuSpec,
+    settings: ResolvedSettings,
+    weights: WeightsPerGpu,
+    overhead: Overhead,
+    plan: KvCachePlan,
+) -> tuple[int, Interval]:
+    """The stage that makes fewest blocks, and its KV bytes."""
+    if settings.kv_cache_memory_bytes is not None:
+        given = Interval.exactly(settings.kv_cache_memory_bytes)
+        widest = max(range(len(plan.stage_bytes_per_block)), key=plan.stage_bytes_per_block.__getitem__)
+        return widest, given
+    util = settings.gpu_memory_utilization
+    share = Interval(
+        requested - int((gpu.total_bytes - gpu.total_bytes_low) * util),
+        requested,
+        requested + int((gpu.total_bytes_high - gpu.total_bytes) * util),
+    )
+    charged = (overhead.activations, overhead.cuda_graphs, overhead.other)
+    left = [
+        remaining(share, combine((weights.per_stage[stage], *charged)))
+        for stage in range(settings.pipeline_parallel_size)
+    ]
+    tightest = min(range(len(left)), key=lambda s: left[s].mid / plan.stage_bytes_per_block[s])
+    return tightest, left[tightest]
+
+
+def _ledger(
+    requested: int,
+    gpu: GpuSpec,
+    settings: ResolvedSettings,
+    weights: WeightsPerGpu,
+    overhead: Overhead,
+    stage: int,
+    kv_bytes: Interval,
+) -> Budget:
+    stage_weights = weights.per_stage[stage]
+    kv_given = settings.kv_cache_memory_bytes is not None
+    before_kv = (
+        BudgetLine("weights", stage_weights, weights.source, weights.explanation),
+        BudgetLine("activations", overhead.activations, overhead.source, overhead.explain("activations")),
+        BudgetLine("cuda_graphs", overhead.cuda_graphs, overhead.source, overhead.explain("cuda_graphs")),
+        BudgetLine("other", overhead.other, overhead.source, overhead.explain("other")),
+    )
+    used = sum(line.bytes.mid for line in before_kv)
+    kv_line = BudgetLine(
+        "kv_cache",
+        kv_bytes,
+        "--kv-cache-memory-bytes" if kv_given else "requested - weights - activations - graphs - other",
+        f"{kv_bytes.mid:,} B given"
+        if kv_given
+        else f"ceil({gpu.total_bytes:,} x {settings.gpu_memory_utilization:g}) = {requested:,}; "
+        f"{requested:,} - {used:,} = {kv_bytes.mid:,} B",
+    )
+    unrequested = gpu.total_bytes - used - kv_bytes.mid
+    rest = BudgetLine(
+        "unrequested",
+        Interval.exactly(unrequested),
+        "total - everything above",
+        f"{gpu.total_bytes:,} - {gpu.total_bytes - unrequested:,} = {unrequested:,} B; the CUDA context and "
+        "what vLLM does not count live here",
+    )
+    return Budget(gpu.total_bytes, requested, (*before_kv, kv_line, rest))
+
+
+def _verdict(
+    rules: VersionRules,
+    gpu: GpuSpec,
+    settings: ResolvedSettings,
+    overhead: Overhead,
+    plan: KvCachePlan,
+    ledger: Budget,
+    *,
+    stage: int,
+    length: int,
+    used_bytes: int,
+) -> Verdict:
+    """The start checks of vLLM, each with its probability; the least likely one decides."""
+    kv_bytes = ledger.available_kv_bytes
+    own = plan.stage_bytes_per_block[stage]
+    needed = plan.blocks_for_request(length if settings.max_model_len > 0 else 1) * own
+    checked = kv_bytes.map(lambda size: size - (own if plan.reserves_null_block else 0))
+    p_kv = probability_at_least(checked, max(needed, 1))
+    p_free, free_mid = _free_memory(rules, gpu, overhead, ledger, used_bytes)
+    p_late = _late_memory(gpu, overhead, ledger, used_bytes) if gpu.platform == "cuda" else 1.0
+    probability = min(p_kv, p_free, p_late)
+    estimated = plan.estimated_max_model_len(_as_widest_stage(plan, stage, kv_bytes.mid)) or None
+    starts = said(probability)
+    failure, message = None, None
+    if starts != "yes":
+        failure = likeliest_failure(
+            weights_bytes=ledger.line("weights").bytes.mid,
+            total_bytes=gpu.total_bytes,
+            available_kv_bytes=checked.mid,
+            p_free_memory=p_free,
+            p_kv=p_kv,
+        )
+        if p_late < min(p_kv, p_free):
+            failure = FailureClass.OOM_CUDAGRAPH
+            message = "CUDA out of memory while graphs are captured or the first requests run"
+        elif failure is FailureClass.OOM_WEIGHTS:
+            message = "CUDA out of memory while the weights are loaded"
+        elif failure is FailureClass.FREE_MEMORY_LOW:
+            message = free_memory_message(
+                free_bytes=free_mid,
+                total_bytes=gpu.total_bytes,
+                gpu_memory_utilization=settings.gpu_memory_utilization,
+                requested_bytes=ledger.requested_bytes,
+            )
+        else:
+            message = start_check_message(
+                rules,
+                max_model_len=length,
+                needed_bytes=needed,
+                available_bytes=checked.mid,
+                estimated_max_model_len=estimated,
+                capacity_tokens=plan.kv_cache_tokens(_blocks(plan, stage, kv_bytes.mid), length),
+            )
+    return Verdict(starts, round(probability, 4), failure, needed, estimated, message)
+
+
+def _free_memory(
+    rules: VersionRules, gpu: GpuSpec, overhead: Overhead, ledger: Budget, used_bytes: int
+) -> tuple[float, int]:
+    """P(free memory at start >= requested), and the expected free bytes."""
+    free = remaining(
+        Interval(gpu.total_bytes_low, gpu.total_bytes, gpu.total_bytes_high), overhead.outside_budget
+    )
+    free = free.map(lambda size: size - used_bytes)
+    if not rules.free_memory_check or gpu.platform != "cuda":
+        return 1.0, free.mid
+    return probability_at_least(free, ledger.requested_bytes), free.mid
+
+
+def _late_memory(gpu: GpuSpec, overhead: Overhead, ledger: Budget, used_bytes: int) -> float:
+    """P(what vLLM plans with, and what it does not count, fit the card together)."""
+    planned = gpu.total_bytes - ledger.line("unrequested").bytes.mid
+    slack = remaining(
+        Interval(gpu.total_bytes_low, gpu.total_bytes, gpu.total_bytes_high),
+        combine((overhead.outside_budget, overhead.cuda_graphs_outside)),
+    ).map(lambda size: size - planned - used_bytes)
+    return probability_at_least(slack, 0)

@@ -1,0 +1,161 @@
+"""An estimate as text for a terminal, or as Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvplan.config.version import format_vllm_version
+from kvplan.report.table import render_table
+from kvplan.units import GIB, format_bytes, format_gib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvplan.memory.budget import BudgetLine
+    from kvplan.memory.interval import Interval
+    from kvplan.report.estimate import EstimateReport
+
+_LINE_NAMES: Final = {
+    "weights": "weights",
+    "activations": "activations",
+    "cuda_graphs": "CUDA graphs",
+    "other": "other",
+    "kv_cache": "KV cache",
+    "unrequested": "not requested",
+}
+_STARTS: Final = {"yes": "starts", "tight": "may start", "no": "does not start"}
+
+
+def render_text(report: EstimateReport, *, markdown: bool, explain: bool) -> str:
+    """The whole answer; the verdict is its first line."""
+    parts = [_headline(report, markdown=markdown)]
+    if report.estimate.verdict.message:
+        parts.append(f"vLLM would say: {report.estimate.verdict.message}")
+    parts += [
+        _ledger(report, markdown=markdown),
+        "\n".join(_kv_facts(report, markdown=markdown)),
+        _requests(report, markdown=markdown),
+        _by_length(report, markdown=markdown),
+    ]
+    if report.advice:
+        parts.append(_advice(report))
+    if explain:
+        parts.append(_explanation(report, markdown=markdown))
+    if report.planned.assumptions:
+        parts.append("assumed: " + "; ".join(report.planned.assumptions))
+    parts += [f"warning: {warning}" for warning in report.warnings]
+    return "\n\n".join(parts)
+
+
+def _headline(report: EstimateReport, *, markdown: bool) -> str:
+    now = report.estimate
+    count = f"{now.num_gpus} x " if now.num_gpus > 1 else ""
+    word = _STARTS[now.verdict.starts]
+    line = (
+        f"{word} (p = {now.verdict.probability:.2f}): {report.planned.source.id}, {now.settings.dtype}, on "
+        f"{count}{now.gpu.name} ({format_gib(now.gpu.total_bytes)}), vLLM "
+        f"{format_vllm_version(now.rules.asked_version)}"
+    )
+    return f"**{line}**" if markdown else line
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.2f}"
+
+
+def _range(interval: Interval) -> str:
+    return "exact" if interval.exact else f"{_gib(interval.low)} to {_gib(interval.high)}"
+
+
+def _ledger(report: EstimateReport, *, markdown: bool) -> str:
+    budget = report.estimate.budget
+
+    def cells(line: BudgetLine) -> tuple[str, str, str, str]:
+        name = _LINE_NAMES[line.name]
+        interval = "" if line.name == "unrequested" else _range(line.bytes)
+        return name, _gib(line.bytes.mid), interval, line.source
+
+    rows = [cells(line) for line in budget.lines]
+    rows.append(("card", _gib(budget.total_bytes), "", f"{format_gib(budget.requested_bytes)} requested"))
+    where = "per GPU, GiB" if report.estimate.num_gpus > 1 else "GiB"
+    return render_table(("", where, "80 % interval", "from"), rows, left=(0, 3), markdown=markdown)
+
+
+def _count(interval: Interval) -> str:
+    if interval.exact:
+        return f"{interval.mid:,}"
+    return f"{interval.mid:,} ({interval.low:,} to {interval.high:,})"
+
+
+def _kv_facts(report: EstimateReport, *, markdown: bool) -> Iterator[str]:
+    now = report.estimate
+    bullet = "- " if markdown else "  "
+    groups = ", ".join(f"{g.layers} {g.kind.replace('_', ' ')}" for g in now.plan.groups)
+    yield (
+        f"KV cache: {now.plan.bytes_per_token:,} B a token ({format_bytes(now.plan.bytes_per_token)}), "
+        f"blocks of {now.plan.block_size} tokens, layers: {groups}"
+    )
+    yield f"{bullet}{_count(now.capacity.num_blocks)} blocks, {_count(now.capacity.tokens)} tokens"
+    low, mid, high = now.capacity.max_concurrency
+    spread = "" if low == high else f" ({low:.2f}x to {high:.2f}x)"
+    yield f"{bullet}maximum concurrency for {now.max_model_len:,} tokens per request: {mid:.2f}x{spread}"
+
+
+def _requests(report: EstimateReport, *, markdown: bool) -> str:
+    now, lengths = report.estimate, report.estimate.lengths
+    rows = [("worst case", f"{now.max_model_len:,}", *_ends(now.capacity.worst_case))]
+    if lengths is not None:
+        for name, interval in (
+            ("mean", now.capacity.mean),
+            ("p95", now.capacity.p95),
+            ("p99", now.capacity.p99),
+        ):
+            if interval is not None:
+                rows.append((name, f"{getattr(lengths.total_len, name):,}", *_ends(interval)))
+    table = render_table(("requests at once", "tokens", "low", "mid", "high"), rows, markdown=markdown)
+    return table + _target(report)
+
+
+def _ends(interval: Interval) -> tuple[str, str, str]:
+    return f"{interval.low:,}", f"{interval.mid:,}", f"{interval.high:,}"
+
+
+def _target(report: EstimateReport) -> str:
+    now, lengths = report.estimate, report.estimate.lengths
+    if lengths is None or lengths.concurrency is None or now.capacity.p95 is None:
+        return f"\n\nat most {now.settings.max_num_seqs:,} run at once (max_num_seqs)"
+    met = "met" if report.meets_target else "not met"
+    cap = f"; max_num_seqs lets {now.settings.max_num_seqs:,} run"
+    return (
+        f"\n\ntarget of {lengths.concurrency:,} at once: {met} at P95 "
+        f"({_count(now.capacity.p95)} of {lengths.total_len.p95:,} tokens fit{cap})"
+    )
+
+
+def _by_length(report: EstimateReport, *, markdown: bool) -> str:
+    dtypes = list(report.context_table[0].requests)
+    rows = [
+        (f"{row.num_tokens:,}", *(_count(row.requests[dtype]) for dtype in dtypes))
+        for row in report.context_table
+    ]
+    header = ("tokens a request", *(f"{dtype} KV" for dtype in dtypes))
+    return "requests at once by length and kv_cache_dtype\n\n" + render_table(
+        header, rows, left=(), markdown=markdown
+    )
+
+
+def _advice(report: EstimateReport) -> str:
+    best, now = report.advice[0], report.estimate
+    flags = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in best.change.items())
+    before = now.capacity.p95 or now.capacity.worst_case
+    after = best.requests_p95 or best.requests_worst_case
+    return f"helps most: {flags} ({before.mid:,} -> {after.mid:,} requests at once; {best.why})"
+
+
+def _explanation(report: EstimateReport, *, markdown: bool) -> str:
+    bullet = "- " if markdown else "  "
+    lines = [
+        f"{bullet}{_LINE_NAMES[line.name]}: {line.explanation} [{line.source}]"
+        for line in report.estimate.budget.lines
+    ]
+    return "\n".join(["how", *lines])
