@@ -42,17 +42,36 @@ class ChunkedLocal:
     head_dim: int
     head_dim_v: int
     chunk: int
+    has_sinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CrossAttention:
-    """Keys and values of the encoder's output, at most `max_encoder_tokens` of them."""
+    """Keys and values of the encoder's output, at most `max_encoder_tokens` of them (Whisper)."""
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
     head_dim_v: int
     max_encoder_tokens: int
+    has_sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSparseAttention:
+    """Keys and values of every token, of which an indexer picks blocks (MiniMax-M3)."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    head_dim_v: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexKeys:
+    """The indexer's keys beside block-sparse attention: one vector a token, in bfloat16."""
+
+    head_dim: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +81,7 @@ class Mla:
     num_heads: int
     kv_lora_rank: int
     qk_rope_head_dim: int
+    qk_nope_head_dim: int
     sparse: bool = False
     """DeepSeek sparse attention: an indexer picks the tokens that are attended to."""
 
@@ -71,6 +91,23 @@ class MlaIndexer:
     """The indexer's keys beside a sparse MLA layer: fp8 values and one fp32 scale per 128 of them."""
 
     head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeepseekV4Attention:
+    """The caches of one DeepSeek-V4 layer.
+
+    A sliding window of uncompressed latents in every layer; where `compress_ratio` is 4 or 128 also one
+    compressed latent per that many tokens and the state of its compressor; at 4 also an indexer with its
+    own compressor.
+    """
+
+    num_heads: int
+    head_dim: int
+    index_head_dim: int
+    window: int
+    compress_ratio: int
+    """0 or 1: the layer has nothing but the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +149,8 @@ class KdaState:
     num_heads: int
     head_dim: int
     conv_kernel: int
+    bounded_gate: bool
+    """The decay gate has a lower bound: vLLM's fast prefill kernel needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +161,18 @@ class ShortConvState:
     conv_kernel: int
 
 
-@dataclass(frozen=True, slots=True)
-class LinearAttentionState:
-    """State of a lightning (linear) attention layer (MiniMax-01)."""
-
-    num_heads: int
-    head_dim: int
-
-
-AttentionCache = FullAttention | SlidingWindow | ChunkedLocal | CrossAttention
-RecurrentState = (
-    Mamba1State | Mamba2State | GatedDeltaNetState | KdaState | ShortConvState | LinearAttentionState
+KvHeadsCache = FullAttention | SlidingWindow | ChunkedLocal | CrossAttention
+"""Caches that store a key and a value for each KV head."""
+RecurrentState = Mamba1State | Mamba2State | GatedDeltaNetState | KdaState | ShortConvState
+"""Caches of a fixed size a request."""
+LayerCache = (
+    KvHeadsCache
+    | BlockSparseAttention
+    | IndexKeys
+    | Mla
+    | MlaIndexer
+    | DeepseekV4Attention
+    | RecurrentState
 )
-LayerCache = AttentionCache | Mla | MlaIndexer | RecurrentState
+Layer = tuple[LayerCache, ...]
+"""The caches of one decoder layer, in the order in which vLLM registers them; empty keeps nothing."""

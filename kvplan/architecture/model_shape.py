@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import difflib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
-from kvplan.architecture.layers import FullAttention, LayerCache
+from kvplan.architecture.attention_families import HIDDEN_NAMES
+from kvplan.architecture.config_fields import ConfigFields, text_fields
+from kvplan.architecture.context_length import derived_max_model_len
+from kvplan.architecture.families import FAMILIES, Family
+from kvplan.architecture.kv_scheme import checkpoint_kv_cache_dtype
+from kvplan.architecture.layers import (
+    BlockSparseAttention,
+    ChunkedLocal,
+    CrossAttention,
+    DeepseekV4Attention,
+    FullAttention,
+    Layer,
+    Mla,
+    SlidingWindow,
+)
 from kvplan.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+DTYPES: Final = ("bfloat16", "float16", "float32")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ModelShape:
-    """A model as the memory arithmetic sees it. Widths in elements, lengths in tokens."""
+    """A model as the memory arithmetic sees it. Widths in elements, lengths in tokens.
+
+    Compared by identity: a plan is cached per shape, and hashing a hundred layers would cost more than
+    the arithmetic.
+    """
 
     architecture: str
     """The first of `architectures`."""
@@ -27,65 +48,199 @@ class ModelShape:
     num_attention_heads: int
     """0 for attention-free models."""
     num_key_value_heads: int
+    """As vLLM counts them: 1 for latent attention, whatever the config's own field says."""
     head_dim: int
+    """As vLLM counts it: the latent's width for latent attention."""
     max_model_len: int
     """What vLLM derives from the config when no --max-model-len is given."""
     dtype: str
-    """What vLLM's `--dtype auto` serves it in: `bfloat16`, `float16` or `float32`."""
-    layers: tuple[tuple[LayerCache, ...], ...]
+    """What vLLM's `--dtype auto` serves it in where the card has bfloat16."""
+    layers: tuple[Layer, ...]
     """Per decoder layer the caches that it keeps; an empty tuple keeps nothing."""
-    is_moe: bool = False
     num_experts: int = 0
     is_hybrid: bool = False
     """Has recurrent state beside attention."""
     is_multimodal: bool = False
     is_encoder_decoder: bool = False
+    has_bidirectional_images: bool = False
+    """Image tokens attend to each other in both directions (Gemma 3): fewer attention backends can."""
+    has_logit_softcap: bool = False
+    mamba_ssm_dtype: str | None = None
+    """What the model sets its recurrent state to when --mamba-ssm-cache-dtype is `auto`."""
     checkpoint_kv_cache_dtype: str | None = None
     """What the checkpoint's quantization config turns `--kv-cache-dtype auto` into."""
+    checkpoint_is_fp8: bool = False
+    """Stores fp8 scales of its KV cache: fp8_e5m2 is refused with it."""
+    last_version: tuple[int, int, int] | None = None
+    """The last vLLM release that serves the architecture; None: the newest one read does."""
+    index_topk: int | None = None
+    """Tokens that a sparse-attention indexer picks; None without one."""
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether some layers have experts."""
+        return self.num_experts > 0
 
     @property
     def is_attention_free(self) -> bool:
-        """Whether no layer keeps anything that grows or slides with the context."""
+        """Whether no layer has attention at all."""
         return self.num_attention_heads == 0
+
+    @property
+    def uses_mla(self) -> bool:
+        """Whether some layer caches latents instead of keys and values."""
+        return any(isinstance(c, Mla | DeepseekV4Attention) for layer in self.layers for c in layer)
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
     """The shape of the model that a Hugging Face config.json describes.
 
     Raises:
-        UnsupportedModelError: an architecture or a field that no exact rule covers.
+        UnsupportedModelError: an architecture, a layer kind or a field that no exact rule covers; the
+            message names it, the hint says how to add it.
     """
     architecture = _architecture(config)
-    if architecture not in _PLAIN_DECODERS:
-        raise UnsupportedModelError(f"architecture {architecture} is not known")
-    heads = int(config["num_attention_heads"])
-    hidden = int(config["hidden_size"])
-    head_dim = int(config.get("head_dim") or hidden // heads)
-    kv_heads = int(config.get("num_key_value_heads") or heads)
-    layer = (FullAttention(heads, kv_heads, head_dim, head_dim),)
+    family = FAMILIES[architecture]
+    top = ConfigFields(config, architecture)
+    fields = text_fields(config, architecture)
+    layers = family.layers(fields)
+    heads, kv_heads, head_dim = _head_counts(layers)
+    quantization = _quantization(config)
     return ModelShape(
         architecture=architecture,
-        model_type=str(config["model_type"]),
-        num_layers=int(config["num_hidden_layers"]),
-        hidden_size=hidden,
-        intermediate_size=int(config["intermediate_size"]),
-        vocab_size=int(config["vocab_size"]),
+        model_type=str(top.get("model_type") or fields.get("model_type") or ""),
+        num_layers=len(layers),
+        hidden_size=fields.integer(*HIDDEN_NAMES),
+        intermediate_size=_intermediate_size(fields),
+        vocab_size=fields.integer("vocab_size", "padded_vocab_size", default=family.vocab_default),
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
-        max_model_len=int(config["max_position_embeddings"]),
-        dtype=str(config.get("torch_dtype") or config.get("dtype") or "bfloat16"),
-        layers=(layer,) * int(config["num_hidden_layers"]),
+        max_model_len=derived_max_model_len(fields, family.max_len_default),
+        dtype=_dtype(top, fields),
+        layers=layers,
+        num_experts=_num_experts(fields),
+        is_hybrid=family.hybrid and any(not _is_attention_only(layer) for layer in layers),
+        is_multimodal=family.multimodal,
+        is_encoder_decoder=family.encoder_decoder,
+        has_bidirectional_images=_has_bidirectional_images(family, top, fields),
+        has_logit_softcap=bool(fields.get("attn_logit_softcapping")),
+        mamba_ssm_dtype=_mamba_ssm_dtype(architecture, fields),
+        checkpoint_kv_cache_dtype=checkpoint_kv_cache_dtype(quantization),
+        checkpoint_is_fp8=bool(quantization) and _stores_kv_scales(quantization),
+        last_version=family.last_version,
+        index_topk=fields.optional_integer("index_topk"),
     )
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
     architectures = config.get("architectures")
-    if not architectures:
+    if not isinstance(architectures, list | tuple) or not architectures:
         raise UnsupportedModelError(
             "config.json has no `architectures`", 'add it, e.g. "architectures": ["LlamaForCausalLM"]'
         )
-    return str(architectures[0])
+    name = str(architectures[0])
+    if name not in FAMILIES:
+        near = difflib.get_close_matches(name, FAMILIES, n=3)
+        raise UnsupportedModelError(
+            f"architecture {name} has no exact rule for its KV cache",
+            ("names known here that are close: " + ", ".join(near) + "; " if near else "")
+            + "add a builder in kvplan/architecture/families.py (its docstring says how)",
+        )
+    return name
 
 
-_PLAIN_DECODERS = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Phi3ForCausalLM"})
+def _head_counts(layers: tuple[Layer, ...]) -> tuple[int, int, int]:
+    """(query heads, KV heads, head size) as vLLM's model_config counts them; zeros without attention."""
+    for cache in (cache for layer in layers for cache in layer):
+        match cache:
+            case Mla():
+                return cache.num_heads, 1, cache.kv_lora_rank + cache.qk_rope_head_dim
+            case DeepseekV4Attention():
+                return cache.num_heads, 1, cache.head_dim
+            case (
+                FullAttention() | SlidingWindow() | ChunkedLocal() | CrossAttention() | BlockSparseAttention()
+            ):
+                return cache.num_heads, cache.num_kv_heads, cache.head_dim
+            case _:
+                continue
+    return 0, 0, 0
+
+
+def _is_attention_only(layer: Layer) -> bool:
+    return all(
+        isinstance(cache, FullAttention | SlidingWindow | ChunkedLocal | CrossAttention | Mla)
+        for cache in layer
+    )
+
+
+def _intermediate_size(fields: ConfigFields) -> int | None:
+    names = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner", "ff_intermediate_size")
+    value = fields.get(*names)
+    if isinstance(value, int):
+        return value
+    # GPT-2 and its relatives: four times the hidden size where nothing is said.
+    if fields.get("model_type") in {"gpt2", "bloom", "mpt", "falcon"}:
+        return fields.integer("expansion_ratio", default=4) * fields.integer(*HIDDEN_NAMES)
+    return None
+
+
+def _num_experts(fields: ConfigFields) -> int:
+    """Source: vLLM 0.32.0 model_arch_config_convertor.py::get_num_experts."""
+    value = fields.get("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+    return value if isinstance(value, int) else 0
+
+
+def _dtype(top: ConfigFields, fields: ConfigFields) -> str:
+    """vLLM downcasts float32 files to bfloat16 and keeps float16 ones.
+
+    Source: vLLM 0.32.0 config/model.py::_resolve_auto_dtype.
+    """
+    given = top.get("dtype", "torch_dtype") or fields.get("dtype", "torch_dtype") or "float32"
+    name = str(given).removeprefix("torch.")
+    if name not in DTYPES:
+        raise UnsupportedModelError(
+            f"config.json of {top.architecture}: dtype {name!r} has no rule", f"known: {', '.join(DTYPES)}"
+        )
+    return "bfloat16" if name == "float32" else name
+
+
+def _quantization(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    for level in (config, config.get("text_config") or {}):
+        found = level.get("quantization_config") or level.get("compression_config")
+        if isinstance(found, dict):
+            return found
+    return None
+
+
+def _stores_kv_scales(quantization: Mapping[str, Any] | None) -> bool:
+    """Whether vLLM reads KV scales from the checkpoint: fp8 methods, modelopt, compressed-tensors scheme.
+
+    Source: vLLM 0.32.0 model_executor/layers/attention/attention.py::_init_kv_cache_quant.
+    """
+    if quantization is None:
+        return False
+    method = str(quantization.get("quant_method", "")).lower().replace("_", "-")
+    if method == "compressed-tensors":
+        return quantization.get("kv_cache_scheme") is not None
+    return method in {"fp8", "fbgemm-fp8", "modelopt", "modelopt-fp4", "quark"}
+
+
+def _has_bidirectional_images(family: Family, top: ConfigFields, fields: ConfigFields) -> bool:
+    """Source: vLLM 0.32.0 model_arch_config_convertor.py::is_mm_prefix_lm."""
+    if not family.multimodal:
+        return False
+    if str(top.get("model_type")) in {"gemma4", "gemma4_text"}:
+        return fields.get("use_bidirectional_attention") == "vision"
+    return str(top.get("model_type")) == "gemma3"
+
+
+def _mamba_ssm_dtype(architecture: str, fields: ConfigFields) -> str | None:
+    """Source: vLLM 0.32.0 model_executor/models/config.py, the NemotronH and Qwen3.5 classes."""
+    if architecture == "NemotronHForCausalLM":
+        return str(fields.get("mamba_ssm_cache_dtype") or "float32")
+    if architecture.startswith("Qwen3_5"):
+        given = fields.get("mamba_ssm_dtype")
+        return None if given is None else str(given)
+    return None
