@@ -1,0 +1,130 @@
+"""What one load leaves: a record for each request, and how the client itself did. Seconds, tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final
+
+_BUSY_SHARE: Final = 0.85
+"""Above this share of one core the client's own work delays what it measures."""
+_LATE_MS: Final = 5.0
+"""A loop that is this late at its 99th percentile moves a millisecond-scale latency visibly."""
+_LATE_SHARE: Final = 0.25
+"""... or this share of the median gap between tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An OpenAI-compatible server: where it is and what to say to it."""
+
+    base_url: str
+    """Without `/v1`: `http://127.0.0.1:8000`."""
+    model: str
+    """The served model name."""
+    api_key: str | None = None
+    verify_tls: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request that ended, well or not. Times are seconds; None is "did not happen" or "not said"."""
+
+    number: int
+    """Its place in the workload's order; -1, -2, ... for warm-up requests."""
+    start_s: float
+    """When it was sent, from the start of the load."""
+    input_len: int
+    """Prompt tokens that were sent."""
+    output_len: int
+    """Answer tokens that were asked for."""
+    prompt_tokens: int | None = None
+    """Prompt tokens that the server counted."""
+    output_tokens: int | None = None
+    """Answer tokens that the server counted."""
+    ttft_s: float | None = None
+    """From sending to the first chunk with a token."""
+    itl_s: tuple[float, ...] = ()
+    """Gaps between successive chunks with tokens."""
+    e2e_s: float | None = None
+    """From sending to the last chunk with a token."""
+    error: str | None = None
+    """Why it failed; None for an answer that came whole."""
+
+    @property
+    def ok(self) -> bool:
+        """The answer came whole."""
+        return self.error is None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds per answer token after the first; None for answers of one token, or failed ones."""
+        if self.ttft_s is None or self.e2e_s is None or not self.output_tokens or self.output_tokens < 2:
+            return None
+        return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as JSON types."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHealth:
+    """Whether the client could keep up with what it measured."""
+
+    cpu_share: float
+    """CPU time of this process over wall time while the load ran; 1.0 is one core."""
+    loop_lag_p50_ms: float
+    loop_lag_p99_ms: float
+    """How late the event loop ran a timer: what the client may have added to a latency."""
+    loop_lag_max_ms: float
+
+    def limits(self, median_itl_ms: float | None) -> str | None:
+        """Why these figures are the client's rather than the server's; None when they are the server's."""
+        if self.cpu_share >= _BUSY_SHARE:
+            return (
+                f"the load client used {self.cpu_share:.0%} of a core: it was the bottleneck, not the server"
+            )
+        late = max(_LATE_MS, _LATE_SHARE * (median_itl_ms or 0.0))
+        if self.loop_lag_p99_ms > late:
+            return (
+                f"the load client ran up to {self.loop_lag_p99_ms:.1f} ms late (P99) with "
+                f"{self.cpu_share:.0%} of a core: something else kept it from its CPU"
+            )
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """All that one load gave."""
+
+    records: tuple[RequestRecord, ...]
+    """In the order in which they ended, warm-up apart."""
+    warmup_records: tuple[RequestRecord, ...]
+    duration_s: float
+    """From the first request's start to the last one's end, warm-up apart."""
+    concurrency: int | None
+    """Users of the closed loop; None where requests arrived on their own."""
+    seed: int
+    salt: int
+    """What, beside the seed, drew the prompts: another run has other prompts, so no accidental cache hits."""
+    client: ClientHealth
+    steady_s: tuple[float, float] | None
+    """From when every user had its first token until the first user ran out of requests; None if never."""
+    unfinished: int = 0
+    """Requests that were in flight when the load was stopped; they are in no record."""
+    stopped: str | None = None
+    """Why the load ended before its requests did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a load is; given to `on_progress` about four times a second."""
+
+    warming_up: bool
+    elapsed_s: float
+    completed: int
+    failed: int
+    in_flight: int
+    token_events: int
+    """Chunks with tokens that came so far: a count of tokens unless the server bundles them."""

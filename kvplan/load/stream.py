@@ -1,0 +1,84 @@
+"""Reading the event stream of `/v1/completions`: which chunk carries a token, and what the server counted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+_CHOICE: Final = (b'"choices":[{', b'"choices": [{')
+"""An event with one of these carries tokens. Inside a JSON string the quotes would be escaped, so no answer
+text can look like it; 256 streams of 30 chunks a second are then read without parsing their JSON."""
+
+
+class StreamError(Exception):
+    """The server said inside its stream that it failed."""
+
+
+class StreamReader:
+    """Takes the bytes of one answer as they come; says how many token events were among them."""
+
+    def __init__(self, *, keep_token_ids: bool = False) -> None:
+        self.prompt_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.finished = False
+        """The `[DONE]` event came: the answer is whole."""
+        self.token_ids: list[int] = []
+        """The answer, when it was asked for (a conversation repeats it)."""
+        self._keep_token_ids = keep_token_ids
+        self._rest = b""
+
+    def feed(self, data: bytes) -> int:
+        """The number of token events in `data` and what was left over before it.
+
+        Raises:
+            StreamError: the server reported an error, or an event is not JSON.
+        """
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        tokens = 0
+        for line in lines:
+            # Comments (":" lines, which servers send to keep a connection alive) are no data.
+            if not line.startswith(b"data:"):
+                continue
+            if not self._keep_token_ids and (_CHOICE[0] in line or _CHOICE[1] in line):
+                tokens += 1
+            else:
+                tokens += self._event(line[5:].strip())
+        return tokens
+
+    def _event(self, payload: bytes) -> int:
+        if payload == b"[DONE]":
+            self.finished = True
+            return 0
+        if not payload:
+            return 0
+        try:
+            event: Any = json.loads(payload)
+        except ValueError as error:
+            raise StreamError(f"not JSON in the stream: {payload[:200]!r}") from error
+        if not isinstance(event, dict):
+            raise StreamError(f"not an object in the stream: {payload[:200]!r}")
+        if event.get("error"):
+            raise StreamError(error_text(payload))
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            self.prompt_tokens = usage.get("prompt_tokens")
+            self.output_tokens = usage.get("completion_tokens")
+        choices = event.get("choices")
+        if not choices:
+            return 0
+        if self._keep_token_ids:
+            self.token_ids += choices[0].get("token_ids") or []
+        return 1
+
+
+def error_text(body: bytes) -> str:
+    """The message of an OpenAI-style error body, else the start of the body, on one line."""
+    try:
+        message: Any = json.loads(body)
+    except ValueError:
+        message = body.decode(errors="replace")
+    for key in ("error", "message", "detail"):
+        if isinstance(message, dict) and message.get(key):
+            message = message[key]
+    return " ".join(str(message).split())[:500]
