@@ -1,0 +1,126 @@
+"""Which of two measured settings is better, and whether the measurements decide it. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvplan.tune.problem import Constraints, Problem
+    from kvplan.tune.trial import LoadResult, Trial
+
+CONFIDENCE: Final = 0.95
+LAUNCH_NOISE: Final = 0.05
+"""Relative difference of output throughput that two launches of the same settings may show; a variant must
+be better by more, however tight the repeats inside one launch are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """B against A in output throughput: relative change with its interval at 95 %."""
+
+    change: float
+    low: float | None
+    high: float | None
+    """None: one measurement a side says nothing of its own spread."""
+
+    @property
+    def is_decided(self) -> bool:
+        """The interval excludes 0 and the change is more than launches differ by themselves."""
+        if self.low is None or self.high is None:
+            return False
+        return (self.low > 0 or self.high < 0) and abs(self.change) > LAUNCH_NOISE
+
+
+def is_quantised(knob: str, value: Any) -> bool:
+    """Whether a value of kv_cache_dtype stores keys and values in fewer bits than the model computes with."""
+    return knob == "kv_cache_dtype" and value not in {"auto", "bfloat16", "float16", "float32"}
+
+
+def throughputs(loads: Sequence[LoadResult]) -> list[float]:
+    """Output tokens per second of the usable repeats."""
+    return [load.output_throughput for load in loads if load.is_usable and load.output_throughput is not None]
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The mean; None of nothing."""
+    return math.fsum(values) / len(values) if values else None
+
+
+def compare(base: Sequence[float], changed: Sequence[float]) -> Difference | None:
+    """How much faster `changed` is than `base`, by Welch's interval on the difference of means.
+
+    The interval covers the repeats within the two servers, not what differs between launches
+    (`LAUNCH_NOISE` stands for that). None when a side has no measurement.
+    """
+    base_mean, changed_mean = mean(base), mean(changed)
+    if base_mean is None or changed_mean is None or base_mean <= 0:
+        return None
+    change = changed_mean / base_mean - 1
+    if len(base) < 2 or len(changed) < 2:
+        return Difference(change, None, None)
+    from scipy import stats
+
+    if len({*base}) == 1 and len({*changed}) == 1:
+        return Difference(change, change, change)
+    interval = stats.ttest_ind(changed, base, equal_var=False).confidence_interval(CONFIDENCE)
+    return Difference(change, float(interval.low) / base_mean, float(interval.high) / base_mean)
+
+
+def better_variant(problem: Problem, variant: Trial, base: Trial) -> bool:
+    """Whether a knob's other value wins: it keeps the constraints, and is decidedly faster at the target."""
+    target = problem.target_concurrency
+    new, old = variant.results("target", target), base.results("target", target)
+    if violations(problem.constraints, new) and not violations(problem.constraints, old):
+        return False
+    difference = compare(throughputs(old), throughputs(new))
+    return difference is not None and difference.is_decided and difference.change > 0
+
+
+def violations(constraints: Constraints, loads: Sequence[LoadResult]) -> list[str]:
+    """What a load breaks, in words. An unknown figure breaks its constraint: nothing shows that it holds."""
+    if not loads:
+        return ["the load was not measured"]
+    found = [f"{load.failed} requests failed" for load in loads if load.failed]
+    found += ["no request was answered" for load in loads if not load.completed]
+    limits = (
+        ("p99 TTFT", constraints.ttft_p99_ms, [load.p99_ttft_ms for load in loads], "ms"),
+        ("p99 TPOT", constraints.tpot_p99_ms, [load.p99_tpot_ms for load in loads], "ms"),
+        ("p99 end-to-end", constraints.e2e_p99_ms, [load.p99_e2el_ms for load in loads], "ms"),
+        ("preemptions", constraints.max_preemptions, [load.preemptions for load in loads], ""),
+    )
+    for name, limit, values, unit in limits:
+        if limit is None:
+            continue
+        if any(value is None for value in values):
+            found.append(f"{name} is unknown")
+            continue
+        middle = sorted(value for value in values if value is not None)[len(values) // 2]
+        if middle > limit:
+            found.append(f"{name} {middle:,.0f} {unit}".rstrip() + f" is above {limit:g}")
+    return found
+
+
+def choose_max_num_seqs(problem: Problem, probe: Trial, notes: list[str]) -> int:
+    """How many requests may run at once: at least the target, more only if that is decidedly faster.
+
+    The sweep of one server stands for relaunching it with other values: a closed load of N users keeps N
+    requests running, as max_num_seqs = N would under a longer queue.
+    """
+    target = problem.target_concurrency
+    base = throughputs(probe.results("target", target))
+    best, best_mean = target, mean(base) or 0.0
+    for load in sorted(problem.loads):
+        results = probe.results("sweep", load)
+        faster = mean(throughputs(results))
+        if load <= target or faster is None or violations(problem.constraints, results):
+            continue
+        if any(result.preemptions for result in results):
+            notes.append(f"at {load} users requests were preempted: the KV cache of the probe was full")
+            continue
+        if faster > best_mean * (1 + LAUNCH_NOISE):
+            best, best_mean = load, faster
+    return best
