@@ -1,0 +1,121 @@
+"""A memory cgroup that stands for a card on CPU: its size is enforced, and its kills counted, by the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_V1_ROOT: Final = Path("/sys/fs/cgroup/memory")
+_V2_ROOT: Final = Path("/sys/fs/cgroup")
+_PREFIX: Final = "kvplan-"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCgroup:
+    """One cgroup of ours, of version 1 or 2."""
+
+    path: Path
+    version: int
+    limit_bytes: int
+
+    @classmethod
+    def create(cls, limit_bytes: int) -> MemoryCgroup | None:
+        """A new cgroup of that size below our own or at the top, or None where none can be made."""
+        limit_bytes = limit_bytes // os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PAGE_SIZE")
+        for version, parent in _possible_parents():
+            cgroup = cls(parent / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}", version, limit_bytes)
+            try:
+                cgroup.path.mkdir()
+            except OSError:
+                continue
+            try:
+                cgroup._set_limit()
+            except OSError:
+                cgroup.remove()
+                continue
+            return cgroup
+        return None
+
+    @property
+    def procs_file(self) -> Path:
+        """A pid written here moves into the cgroup; the children it starts from then on are in it too."""
+        return self.path / "cgroup.procs"
+
+    def used_bytes(self) -> int | None:
+        """Memory that the kernel can't take back: charged memory without page cache; None once it is gone."""
+        try:
+            if self.version == 1:
+                charged = int((self.path / "memory.usage_in_bytes").read_text())
+                stat = _read_counters(self.path / "memory.stat")
+                cache = stat["total_inactive_file"] + stat["total_active_file"]
+            else:
+                charged = int((self.path / "memory.current").read_text())
+                stat = _read_counters(self.path / "memory.stat")
+                cache = stat["inactive_file"] + stat["active_file"]
+        except (OSError, KeyError, ValueError):
+            return None
+        return max(0, charged - cache)
+
+    def oom_kill_count(self) -> int | None:
+        """How many processes of the cgroup the kernel has killed for memory; None once it is gone."""
+        name = "memory.oom_control" if self.version == 1 else "memory.events"
+        try:
+            return _read_counters(self.path / name).get("oom_kill")
+        except (OSError, ValueError):
+            return None
+
+    def remove(self) -> None:
+        """Remove it; its processes must be gone (uncharging their last pages takes the kernel a moment)."""
+        for _ in range(50):
+            try:
+                self.path.rmdir()
+            except FileNotFoundError:
+                return
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return
+
+    def _set_limit(self) -> None:
+        if self.version == 1:
+            (self.path / "memory.limit_in_bytes").write_text(str(self.limit_bytes))
+            limit_with_swap = self.path / "memory.memsw.limit_in_bytes"
+        else:
+            (self.path / "memory.max").write_text(str(self.limit_bytes))
+            limit_with_swap = self.path / "memory.swap.max"
+        # A card does not swap. Kernels without swap accounting have no such file.
+        with contextlib.suppress(OSError):
+            limit_with_swap.write_text(str(self.limit_bytes) if self.version == 1 else "0")
+
+
+def _possible_parents() -> list[tuple[int, Path]]:
+    """Where a child may be made: version 1 below our own cgroup or at the top; version 2 likewise, and beside it.
+
+    In version 2 a cgroup that holds processes can't hand memory to children, so our own serves only at the top.
+    """
+    parents: list[tuple[int, Path]] = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, own = line.split(":", 2)
+        relative = own.lstrip("/")
+        if "memory" in controllers.split(","):
+            parents += [(1, _V1_ROOT / relative), (1, _V1_ROOT)]
+        elif not controllers:
+            candidates = [(_V2_ROOT / relative), (_V2_ROOT / relative).parent, _V2_ROOT]
+            parents += [(2, parent) for parent in candidates if _hands_out_memory(parent)]
+    return [(version, parent) for version, parent in parents if parent.is_dir()]
+
+
+def _hands_out_memory(parent: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return "memory" in (parent / "cgroup.subtree_control").read_text().split()
+    return False
+
+
+def _read_counters(path: Path) -> dict[str, int]:
+    pairs = (line.split() for line in path.read_text().splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

@@ -1,0 +1,209 @@
+"""vLLM's log: followed while it grows, read for the facts of a start, and for the line that decides a failure."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from kvplan.engine.patterns import LogPatterns, log_patterns
+from kvplan.errors import FailureClass
+from kvplan.launch import StartupFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+MAX_LINE: Final = 16_384
+"""Characters of a line that are kept: no line that decides anything is longer."""
+_CHUNK: Final = 1 << 18
+_MAX_READ: Final = 8 << 20
+_MAX_BEHIND: Final = 64 << 20
+_KEPT_FRAMES: Final = 200
+
+_PREFIX: Final = re.compile(
+    r"^(?:\((?P<proc>[A-Za-z]+(?:[-_ ][\w-]+)?) pid=\d+\) )?"
+    r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]+\] )?)?"
+)
+
+
+def message_of(line: str) -> str:
+    """The line without process name, level, time and file: `(EngineCore pid=7) INFO 11-29 … [core.py:1] x` -> `x`.
+
+    Source: vLLM 0.32.0 logger.py; the process name since 0.10.
+    """
+    return _PREFIX.sub("", line, count=1).strip()
+
+
+class LogReader:
+    """Follows a growing file; memory stays bounded however long its lines are and however far it is ahead."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+        self.skipped_bytes = 0
+        """What was passed over, because the file grew faster than it was worth reading."""
+        self._rest = b""
+
+    def new_lines(self) -> list[str]:
+        """Whole lines since the last call, at most 8 MiB of them; a file that isn't there yet has none."""
+        try:
+            with self.path.open("rb") as file:
+                return self._read(file.seek(0, 2), file)
+        except FileNotFoundError:
+            return []
+
+    def last_lines(self) -> list[str]:
+        """What is left when nothing more will be written, a last line without its newline too."""
+        lines: list[str] = []
+        while fresh := self.new_lines():
+            lines += fresh
+        if self._rest:
+            lines.append(_text(self._rest))
+            self._rest = b""
+        return lines
+
+    def _read(self, size: int, file: Any) -> list[str]:
+        if size - self.offset > _MAX_BEHIND:
+            target = size - _MAX_READ
+            self.skipped_bytes += target - self.offset
+            self.offset = target
+            self._rest = b""
+        file.seek(self.offset)
+        lines: list[str] = []
+        budget = _MAX_READ
+        while budget > 0 and (chunk := file.read(min(_CHUNK, budget))):
+            budget -= len(chunk)
+            self.offset += len(chunk)
+            *whole, rest = chunk.split(b"\n")
+            if whole:
+                lines.append(_text(self._rest + whole[0]))
+                lines += [_text(line) for line in whole[1:]]
+                self._rest = rest[:MAX_LINE]
+            elif len(self._rest) < MAX_LINE:
+                self._rest += rest[: MAX_LINE - len(self._rest)]
+        return lines
+
+
+def _text(line: bytes) -> str:
+    return line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r").strip("\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why vLLM failed, as far as its log tells."""
+
+    failure: FailureClass
+    phase: str | None
+    decisive_line: str | None
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """Fields of StartupFacts: what vLLM said it needs, has, and could do."""
+
+
+class LogWatch:
+    """Takes a log line by line and knows, at any moment, its facts, its phase and its failure."""
+
+    def __init__(self, patterns: LogPatterns | None = None) -> None:
+        self._patterns = patterns or log_patterns()
+        self._facts: dict[str, Any] = {}
+        self._best: tuple[int, Failure] | None = None
+        self._frames: list[str] = []
+        self._first_error: str | None = None
+        self.phase: str | None = None
+        """The phase of the start that has begun; None before the first."""
+        self.fatal_line: str | None = None
+        """A line after which vLLM will not serve (again), even if it lives on."""
+
+    def feed(self, line: str) -> None:
+        """The next line."""
+        message = message_of(line)
+        if not message:
+            return
+        if message.startswith('File "'):
+            self._frames = [*self._frames[-_KEPT_FRAMES:], message]
+            return
+        if message.startswith("Traceback (most recent call last)"):
+            self._frames = []
+        self._take_facts(message)
+        self._take_phase(message)
+        self._take_failure(message)
+        if self.fatal_line is None and self._patterns.fatal.search(message):
+            self.fatal_line = message
+
+    def facts(self) -> StartupFacts:
+        """What was printed so far, a failure's numbers included."""
+        numbers = self._best[1].numbers if self._best else {}
+        return StartupFacts(**(self._facts | numbers))
+
+    def failure(self) -> Failure | None:
+        """The most telling failure line so far; None while there is none."""
+        if self._best is not None:
+            return self._best[1]
+        line = self._first_error or self.fatal_line
+        return None if line is None else Failure(FailureClass.UNKNOWN, self.phase, line)
+
+    def _take_facts(self, message: str) -> None:
+        for pattern in self._patterns.facts:
+            if (match := pattern.regex.search(message)) is not None:
+                for gives in pattern.gives:
+                    value = gives.read(match)
+                    if value is not None:
+                        self._facts[gives.fact] = value
+
+    def _take_phase(self, message: str) -> None:
+        for phase, regex in self._patterns.phases:
+            if regex.search(message):
+                self.phase = phase
+
+    def _take_failure(self, message: str) -> None:
+        rank_to_beat = self._best[0] if self._best else len(self._patterns.failures)
+        for rank, pattern in enumerate(self._patterns.failures[:rank_to_beat]):
+            match = pattern.regex.search(message)
+            if match is None or not (_is_error(message) or pattern.regex.match(message)):
+                continue
+            numbers = {gives.fact: gives.read(match) for gives in pattern.gives}
+            failure, phase = self._class_and_phase(pattern.failure, pattern.phase)
+            told = {fact: value for fact, value in numbers.items() if value is not None}
+            self._best = rank, Failure(failure, phase, message, told)
+            return
+        if self._first_error is None and _is_error(message):
+            self._first_error = message
+
+    def _class_and_phase(
+        self, failure: FailureClass | str, phase: str | None
+    ) -> tuple[FailureClass, str | None]:
+        if failure != "oom":
+            return FailureClass(failure), phase or self.phase
+        for known in self._patterns.oom_frames:
+            if any(known.regex.search(frame) for frame in reversed(self._frames)):
+                return known.failure, known.phase
+        return self._patterns.oom_phases.get(self.phase or "weights", FailureClass.UNKNOWN), self.phase
+
+
+_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b|\berror: ")
+
+
+def _is_error(message: str) -> bool:
+    """An exception's last line (`ValueError: …`, `torch.OutOfMemoryError: …`) or argparse's `…: error: …`."""
+    return _ERROR.search(message) is not None
+
+
+def parse_startup(lines: Iterable[str]) -> StartupFacts:
+    """The facts of a whole log, of any vLLM from 0.6 to 0.32."""
+    return _watch_all(lines).facts()
+
+
+def classify_failure(lines: Iterable[str]) -> Failure:
+    """Why a vLLM whose whole log this is has failed; `unknown` if it does not say."""
+    return _watch_all(lines).failure() or Failure(FailureClass.UNKNOWN, None, None)
+
+
+def _watch_all(lines: Iterable[str]) -> LogWatch:
+    watch = LogWatch()
+    for line in lines:
+        watch.feed(line)
+    return watch
+
+
+FACT_NAMES: Final = frozenset(f.name for f in dataclasses.fields(StartupFacts))
