@@ -6,7 +6,6 @@ Runs when the wheel is built, and on first use of an editable install or of a us
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -18,6 +17,7 @@ from kvplan.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from pydantic import BaseModel
 

@@ -11,8 +11,7 @@ from kvplan.config.version import parse_vllm_version
 from kvplan.config.version_rules import VersionRules, version_rules
 
 if TYPE_CHECKING:
-    from kvplan.catalog import index
-from kvplan.config.version import VllmVersion
+    from kvplan.config.version import VllmVersion
 
 
 @cache

@@ -6,18 +6,21 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.catalog import index
+from kvplan.catalog.gpu_spec import spec_of
 from kvplan.catalog.names import gpu_key, gpu_words, nearest
 from kvplan.errors import InputError, UnknownNameError
-from kvplan.memory.hardware import GpuSpec
-from kvplan.units import bytes_from_gib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kvplan.catalog.detection import DetectedGpu
+    from kvplan.memory.hardware import GpuSpec
 
 _NEUTRAL: Final = frozenset(
-    "sxm pcie hbm3 hbm3e ac blackwell workstation ws server s max q maxq jetson agx".split()
+    {"sxm", "pcie", "hbm3", "hbm3e", "ac", "blackwell", "jetson", "agx"}
+    | {"workstation", "ws", "server", "s", "max", "q", "maxq"}
 )
-"""Words that a query may leave out: they name the form of a card, not another card (`ti`, `super`, `d` do)."""
+"""Words that a query may leave out: they name the form of a card; `ti`, `super` and `d` name another card."""
 _SIZE_WORD: Final = re.compile(r"\d+gb")
 
 
@@ -49,14 +52,25 @@ def find_gpu_profile(query: str, *, profiles_dir: str | None = None) -> Mapping[
             record = profiles.record("gpus", ids[0])
             _refuse_unsaid_size(query, record)
             return record
-    known = [name for profiles in catalogue for name in profiles.records.get("gpus", {})]
-    found = nearest("-".join(gpu_words(query)), known) or nearest(query, known)
+    found = _nearest(query, [profiles.names.get("gpus", {}) for profiles in catalogue])
     raise UnknownNameError(
         f"no GPU profile {query!r}",
         (f"did you mean {', '.join(found)}? " if found else "")
         + "`kvplan profiles gpus` lists all; --gpu-memory-gib takes any card",
         nearest=found,
     )
+
+
+def detect_gpus(*, profiles_dir: str | None = None) -> list[DetectedGpu]:
+    """The cards of this machine, each with the profile that its name and memory match; empty without any."""
+    from kvplan.catalog.detection import described, read_nvml
+
+    readings = read_nvml()
+    if not readings:
+        return []
+    profiles = gpu_profiles(profiles_dir=profiles_dir)
+    specs = [spec_of(profile) for profile in profiles]
+    return [described(reading, profiles, specs) for reading in readings]
 
 
 def all_gpus(*, profiles_dir: str | None = None) -> list[GpuSpec]:
@@ -74,32 +88,8 @@ def gpu_profiles(*, profiles_dir: str | None = None) -> list[Mapping[str, Any]]:
     return [records[gpu] for gpu in sorted(records)]
 
 
-def spec_of(record: Mapping[str, Any]) -> GpuSpec:
-    """What the memory model needs of a card's profile."""
-    total = record["total_gib"]
-    capability = _value(record, "compute_capability")
-    prices = record.get("prices", ())
-    return GpuSpec(
-        id=record["id"],
-        name=record["name"],
-        total_bytes=_memory_bytes(total),
-        total_bytes_low=_memory_bytes(record.get("total_gib_low", total)),
-        total_bytes_high=_memory_bytes(record.get("total_gib_high", total)),
-        compute_capability=_capability(capability) if capability else None,
-        vendor=record.get("vendor", "nvidia"),
-        arch=record.get("arch"),
-        unified_memory=record.get("unified_memory", False),
-        usd_per_hour=prices[0]["usd_per_hour"] if prices else None,
-        total_is_derived=total.get("derived", False),
-        bandwidth_gbs=_value(record, "bandwidth_gbs"),
-        pcie_gbs_per_direction=_value(record, "pcie_gbs_per_direction"),
-        notes=tuple(record.get("notes", ())),
-        sources=dict(_sources(record)),
-    )
-
-
 def _matches(query: str, names: Mapping[str, list[str]]) -> list[str]:
-    """Ids that a query means: by a name it has in full, else by the words of one, else by all but its form."""
+    """Ids that a query means: by a whole name, else by one written together, else by one but for its form."""
     words = gpu_words(query)
     sized = tuple(
         f"{word}gb" if i and word.isdigit() and len(word) < 4 else word for i, word in enumerate(words)
@@ -112,7 +102,7 @@ def _matches(query: str, names: Mapping[str, list[str]]) -> list[str]:
     return same_letters or _ids(names, lambda key: _names_all_but_form(key, sized))
 
 
-def _ids(names: Mapping[str, list[str]], wanted: Any) -> list[str]:
+def _ids(names: Mapping[str, list[str]], wanted: Callable[[str], bool]) -> list[str]:
     return sorted({gpu for key, ids in names.items() if wanted(key) for gpu in ids})
 
 
@@ -121,6 +111,15 @@ def _names_all_but_form(key: str, words: tuple[str, ...]) -> bool:
     name = set(key.split("-"))
     left = name - set(words)
     return bool(words) and set(words) <= name and all(w in _NEUTRAL or _SIZE_WORD.fullmatch(w) for w in left)
+
+
+def _nearest(query: str, tables: Sequence[Mapping[str, list[str]]]) -> tuple[str, ...]:
+    """Ids of cards that have the query's number (`4070` -> the 4070 Ti Super), then those spelt alike."""
+    numbers = {word for word in gpu_words(query) if any(c.isdigit() for c in word) and len(word) > 2}
+    names = {key: ids for table in reversed(tables) for key, ids in table.items()}
+    same_number = [key for key in names if numbers & set(key.split("-"))]
+    alike = nearest(gpu_key(query), names, count=6)
+    return tuple(dict.fromkeys(gpu for key in (*same_number, *alike) for gpu in names[key]))[:3]
 
 
 def _refuse_unsaid_size(query: str, record: Mapping[str, Any]) -> None:
@@ -132,31 +131,3 @@ def _refuse_unsaid_size(query: str, record: Mapping[str, Any]) -> None:
             f"{query!r} is sold with {sizes}",
             f"say {record['id']!r} for the one with a profile, --gpu-memory-gib for the other",
         )
-
-
-def _value(record: Mapping[str, Any], fact: str) -> Any:
-    return record[fact]["value"] if fact in record else None
-
-
-def _memory_bytes(fact: Mapping[str, Any]) -> int:
-    exact: int | None = fact.get("bytes")
-    return exact if exact is not None else bytes_from_gib(fact["value"])
-
-
-def _capability(text: str) -> tuple[int, int]:
-    major, _, minor = text.partition(".")
-    return int(major), int(minor)
-
-
-def _sources(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    renamed = {
-        "total_gib": "total_bytes",
-        "total_gib_low": "total_bytes_low",
-        "total_gib_high": "total_bytes_high",
-    }
-    for key, fact in record.items():
-        if isinstance(fact, dict) and "source" in fact:
-            yield renamed.get(key, key), fact["source"]
-    if record.get("prices"):
-        price = record["prices"][0]
-        yield "usd_per_hour", f"{price['provider']} {price['kind']}, {price['date']}: {price['source']}"

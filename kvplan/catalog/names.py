@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _GPU_NOISE: Final = frozenset(
-    "nvidia geforce rtx gtx amd instinct radeon tesla gpu graphics edition generation intel accelerator oam".split()
+    {"nvidia", "geforce", "rtx", "gtx", "tesla", "amd", "instinct", "radeon", "oam", "intel"}
+    | {"gpu", "graphics", "edition", "generation", "accelerator"}
 )
 """Words that vendors add to a card's name and that tell no two cards apart."""
 _FORM_FACTOR: Final = re.compile(r"sxm\d?")

@@ -109,7 +109,7 @@ class WeightsFact(_Strict):
 
     value: int = Field(gt=0)
     kind: Literal["index", "index-sibling", "published", "derived"]
-    """Read from this repository's index; from a sibling with the same tensors; stated by someone; computed."""
+    """Read in this repository's index; in that of a model with the same tensors; published; computed."""
     source: str = Field(min_length=1)
     note: str | None = None
 
