@@ -1,4 +1,4 @@
-"""How the profile run of a vLLM version differs from another's: sampler, runner, what is charged."""
+"""How the profile run of one vLLM version differs from another's: sampler, runner, what is charged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from kvplan.memory.overhead.inputs import OverheadInputs
 
-Sampler = Literal["sort", "sort_or_flashinfer", "fused", "v2_fp32", "v2"]
+Sampler = Literal["sort", "fused", "v2_fp32", "v2"]
 
 _V2_FROM: Final = {
     "Qwen3ForCausalLM": (0, 22, 0),
@@ -18,6 +18,7 @@ _V2_FROM: Final = {
     "Qwen2MoeForCausalLM": (0, 24, 0),
     "GraniteMoeForCausalLM": (0, 24, 0),
 }
+"""Architectures that got model runner V2 before the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +26,25 @@ class Era:
     """The accounting and profiling rules that matter to the overhead of one launch."""
 
     sampler: Sampler
+    sampler_may_sort: bool
+    """Whether it depends on FlashInfer being installed that the sampler does not sort."""
+    triton_top_k: bool
+    """The fused top-k/top-p is Triton's, with a scratch row per multiprocessor."""
     v2_runner: bool
     compiled: bool
     """torch.compile runs before the profile (V1, not eager)."""
-    graphs_charged: bool
+    quantises_activations: bool
+    expert_workspace_stays: bool
+    """The experts' workspaces live on beside the sampler's peak (workspace manager)."""
     graphs_captured: bool
-    nccl_charged: bool
+    graphs_charged: bool
+    graph_modes: int
+    """Piecewise graphs, and from 0.11 full decode graphs beside them."""
+    peers_charged: bool
+    """Communicators come up after the first snapshot, all of them in the budget (to 0.10)."""
     context_charged: bool
-    resident_charged: bool
-    """Buffers that the runner allocates before the weights count (total consumed, 0.27+)."""
+    residents_charged: bool
+    """Buffers that the runner makes before it loads weights are in the budget (from 0.27)."""
 
 
 def era_of(facts: OverheadInputs) -> Era:
@@ -43,22 +54,36 @@ def era_of(facts: OverheadInputs) -> Era:
     v1/sample/ops/topk_topp_sampler.py, v1/worker/gpu/sample/sampler.py, config/vllm.py::use_v2_model_runner.
     """
     version = facts.vllm_version
-    v2 = _uses_v2_runner(facts)
-    graphs = not facts.enforce_eager and facts.platform != "cpu"
-    estimated = version >= (0, 20, 0) and not (v2 and version < (0, 29, 0))
+    v2 = uses_v2_runner(facts)
+    compiled = facts.engine == "V1" and not facts.enforce_eager and facts.platform != "cpu"
+    captured = not facts.enforce_eager and facts.platform != "cpu"
+    on_cuda = facts.platform == "cuda"
+    # ROCm joined the graph estimate later than CUDA.
+    estimated = version >= ((0, 20, 0) if on_cuda else (0, 26, 0)) and not (v2 and version < (0, 29, 0))
+    sampler = _sampler(facts, v2=v2)
+    quantization = facts.quantization or ""
     return Era(
-        sampler=_sampler(facts, v2=v2),
+        sampler=sampler,
+        sampler_may_sort=sampler == "fused" and version < (0, 11, 0),
+        triton_top_k=sampler == "fused" and (0, 17, 0) <= version < (0, 22, 0),
         v2_runner=v2,
-        compiled=facts.engine == "V1" and not facts.enforce_eager,
-        graphs_charged=graphs and estimated,
-        graphs_captured=graphs,
-        nccl_charged=version < (0, 11, 0),
+        compiled=compiled,
+        quantises_activations=quantization in {"fp8", "compressed-tensors", "fbgemm_fp8", "modelopt"},
+        expert_workspace_stays=version >= (0, 17, 0),
+        graphs_captured=captured,
+        graphs_charged=captured and estimated,
+        graph_modes=2 if version >= (0, 11, 0) else 1,
+        peers_charged=version < (0, 11, 0),
         context_charged=(0, 8, 0) <= version < (0, 9, 1),
-        resident_charged=version >= (0, 27, 0),
+        residents_charged=version >= (0, 27, 0),
     )
 
 
-def _uses_v2_runner(facts: OverheadInputs) -> bool:
+def uses_v2_runner(facts: OverheadInputs) -> bool:
+    """Whether model runner V2 serves this model by default.
+
+    Source: vLLM 0.22.1, 0.24.0, 0.28.0, 0.32.0 config/vllm.py::use_v2_model_runner.
+    """
     version = facts.vllm_version
     if version >= (0, 29, 0):
         return True
@@ -73,8 +98,8 @@ def _sampler(facts: OverheadInputs, *, v2: bool) -> Sampler:
     if v2:
         return "v2_fp32" if version < (0, 26, 0) else "v2"
     if version >= (0, 17, 0):
-        # Fewer than 8 rows take the sorting path of the PyTorch fallback; FlashInfer (0.22+) takes any.
+        # The Triton kernel takes 8 rows and more, below that PyTorch sorts; FlashInfer (0.22+) takes any.
         return "sort" if facts.max_num_seqs < 8 and version < (0, 22, 0) else "fused"
-    if (0, 9, 1) <= version < (0, 12, 0):
-        return "sort_or_flashinfer"
-    return "sort"
+    # FlashInfer, where it is installed (it is in the images of 0.9.2 to 0.10), else a sort. From 0.11 on it
+    # had to be asked for.
+    return "fused" if (0, 9, 2) <= version < (0, 11, 0) else "sort"

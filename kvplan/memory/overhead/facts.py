@@ -87,13 +87,39 @@ def _experts(shape: ModelShape, text: Mapping[str, Any]) -> MoeShape | None:
 
 
 def _encoder(shape: ModelShape, config: Mapping[str, Any]) -> EncoderShape | None:
+    """The vision tower; None where the config shows none.
+
+    A tower with a fixed image size makes items of it; one without takes images up to the processor's limit.
+    """
     vision = config.get("vision_config")
     if not shape.is_multimodal or not isinstance(vision, dict):
         return None
-    merge = _first(vision, ("spatial_merge_size",)) or 2
+    width = _first(vision, ("embed_dim", "hidden_size", "width"))
+    if vision.get("embed_dim") and vision.get("mlp_ratio"):
+        # Qwen2-VL: `hidden_size` is the language model's.
+        inner = round(width * float(vision["mlp_ratio"]))
+    else:
+        inner = _first(vision, ("intermediate_size", "mlp_dim"))
+    patch = _first(vision, ("patch_size",)) or 14
+    merge = _first(vision, ("spatial_merge_size",)) or _first(config, ("spatial_merge_size",)) or 2
+    tokens, per_token = _item_tokens(vision, config, patch=patch, merge=merge)
+    frames = _first(vision, ("temporal_patch_size",)) or 1
     return EncoderShape(
-        hidden_size=_first(vision, ("embed_dim", "hidden_size", "width")),
-        intermediate_size=_first(vision, ("intermediate_size", "mlp_dim")),
-        patches_per_token=merge * merge,
-        max_item_tokens=_MAX_ITEM_TOKENS,
+        hidden_size=width,
+        intermediate_size=inner or 4 * width,
+        patches_per_token=per_token,
+        patch_values=3 * frames * patch * patch,
+        max_item_tokens=tokens,
     )
+
+
+def _item_tokens(
+    vision: Mapping[str, Any], config: Mapping[str, Any], *, patch: int, merge: int
+) -> tuple[int, int]:
+    """(tokens of the largest item, patches a token)."""
+    image = _first(vision, ("image_size",))
+    if vision.get("temporal_patch_size") or not image:
+        return _MAX_ITEM_TOKENS, merge * merge
+    patches = (image // patch) ** 2
+    tokens = _first(config, ("mm_tokens_per_image", "image_seq_length")) or patches // (merge * merge)
+    return tokens, max(patches // tokens, 1)

@@ -29,6 +29,8 @@ class EncoderShape:
     intermediate_size: int
     patches_per_token: int
     """Patches of the tower that become one token of the language model."""
+    patch_values: int
+    """Numbers that describe one patch: channels x frames x patch edge squared."""
     max_item_tokens: int
     """Language-model tokens of the largest single item that the processor makes."""
 

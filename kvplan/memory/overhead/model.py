@@ -2,31 +2,87 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvplan.memory.interval import Interval
-from kvplan.memory.overhead.activations import activation_interval
+from kvplan.memory.overhead.activations import activations_of
 from kvplan.memory.overhead.eras import era_of
+from kvplan.memory.overhead.fitted import FITTED
+from kvplan.memory.overhead.graphs import captured_sizes, graph_bytes
 from kvplan.memory.overhead.inputs import Overhead, OverheadInputs
-from kvplan.units import GIB
+from kvplan.memory.overhead.resident import resident_of
+from kvplan.memory.overhead.spread import activation_interval, graph_interval, other_interval
+from kvplan.units import GIB, format_gib
+
+if TYPE_CHECKING:
+    from kvplan.memory.overhead.activations import Activations
+    from kvplan.memory.overhead.coefficients import Coefficients
+    from kvplan.memory.overhead.eras import Era
+    from kvplan.memory.overhead.resident import Resident
 
 _NOTHING = Interval.exactly(0)
+_SOURCE = "overhead model fitted to public launches (docs/calibration.md)"
 
 
-def predict_overhead(facts: OverheadInputs) -> Overhead:
+def predict_overhead(facts: OverheadInputs, fitted: Coefficients = FITTED) -> Overhead:
     """What one GPU of this launch holds beside weights and KV cache.
 
-    Source: fitted to public launches; docs/calibration.md.
+    Args:
+        facts: the launch.
+        fitted: the measured coefficients; others only in the fit itself.
+
+    Source: the tensors alive at the peak are counted from vLLM's source, the rest is fitted to public launches
+    (docs/calibration.md).
     """
+    if facts.platform == "cpu":
+        return _on_cpu(facts)
     era = era_of(facts)
-    activations = activation_interval(facts, era)
-    graph_bytes = GIB // 2
-    graphs = Interval(graph_bytes // 4, graph_bytes, 2 * graph_bytes) if era.graphs_captured else _NOTHING
-    other_bytes = GIB // 4 + (2 * GIB if facts.tensor_parallel_size > 1 else 0)
-    other = Interval(other_bytes // 2, other_bytes, 2 * other_bytes)
+    activations = activations_of(facts, era, fitted)
+    resident = resident_of(facts, era, fitted)
+    size = graph_bytes(facts, era, fitted)
+    graphs = graph_interval(size, fitted)
+    context = round(fitted.context_gib * GIB)
     return Overhead(
-        activations=activations,
+        activations=activation_interval(facts, era, fitted, activations),
         cuda_graphs=graphs if era.graphs_charged else _NOTHING,
-        other=other,
+        other=other_interval(facts, fitted, resident),
         cuda_graphs_outside=_NOTHING if era.graphs_charged else graphs,
-        outside_budget=Interval(GIB // 4, GIB // 2, GIB),
-        explanations=(("activations", f"peak of the profile run, {activations.mid:,} B"),),
+        outside_budget=_NOTHING if era.context_charged else Interval(context // 2, context, 2 * context),
+        explanations=(
+            ("activations", _explain_activations(facts, era, activations)),
+            ("cuda_graphs", _explain_graphs(facts, era, size)),
+            ("other", _explain_resident(resident)),
+        ),
+        source=_SOURCE,
     )
+
+
+def _on_cpu(facts: OverheadInputs) -> Overhead:
+    raise NotImplementedError(facts)
+
+
+def _explain_activations(facts: OverheadInputs, era: Era, activations: Activations) -> str:
+    shown = ", ".join(f"{name} {format_gib(size)}" for name, size in activations.peaks.items())
+    return (
+        f"peak of the profile run over {facts.max_num_batched_tokens:,} tokens and {facts.max_num_seqs:,} "
+        f"sequences x {facts.vocab_size:,} logits ({era.sampler} sampler): the largest of {shown}; alive "
+        f"throughout {format_gib(activations.alive)}"
+    )
+
+
+def _explain_graphs(facts: OverheadInputs, era: Era, size: int) -> str:
+    if not era.graphs_captured:
+        return "none captured"
+    charged = "subtracted from the budget" if era.graphs_charged else "not subtracted by this version"
+    return f"{captured_sizes(facts)} sizes x {facts.num_layers} layers: {format_gib(size)}, {charged}"
+
+
+def _explain_resident(resident: Resident) -> str:
+    parts = {
+        "kernels and library workspaces": resident.kernels,
+        "tensor-parallel communicators": resident.peers,
+        "sampler counters": resident.buffers,
+        "CUDA context": resident.context,
+        "host memory of the process (unified)": resident.unified,
+    }
+    return " + ".join(f"{name} {format_gib(size)}" for name, size in parts.items() if size)

@@ -1,0 +1,80 @@
+"""How wide each term's 80 % interval is: what the residuals of real launches showed, and what nobody measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvplan.memory.interval import Interval
+from kvplan.memory.overhead.activations import sampler_bytes
+from kvplan.units import GIB
+
+if TYPE_CHECKING:
+    from kvplan.memory.overhead.activations import Activations, Peak
+    from kvplan.memory.overhead.coefficients import Coefficients
+    from kvplan.memory.overhead.eras import Era
+    from kvplan.memory.overhead.inputs import OverheadInputs
+    from kvplan.memory.overhead.resident import Resident
+
+_RELATIVE: Final[dict[Peak, float]] = {"sampler": 0.02, "compile": 0.03, "decoder": 0.08, "encoder": 0.2}
+"""Of the peak: the sampler's tensors are counted, the tower's are guessed from its width."""
+NEWEST_CALIBRATED: Final = (0, 32, 0)
+OLDEST_CALIBRATED: Final = (0, 6, 4)
+_CALIBRATED_CARDS: Final = frozenset({(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (12, 0), (12, 1)})
+
+
+def activation_interval(
+    facts: OverheadInputs, era: Era, fitted: Coefficients, activations: Activations
+) -> Interval:
+    """The peak, with the alternatives that flags cannot tell apart: a warm compile cache, a sampler that sorts."""
+    mid = activations.bytes
+    relative = _RELATIVE[activations.decisive] + (0.1 if facts.is_hybrid else 0.0)
+    own = fitted.spread_scale * relative * mid
+    low, high = mid - own, mid + own
+    if activations.decisive == "compile":
+        low = min(low, activations.without("compile"))
+    if era.sampler_may_sort:
+        high = max(high, sampler_bytes(facts, _sorting(era), fitted) + activations.alive)
+    return Interval(max(0, round(low)), mid, round(high))
+
+
+def _sorting(era: Era) -> Era:
+    import dataclasses
+
+    return dataclasses.replace(era, sampler="sort")
+
+
+def other_interval(facts: OverheadInputs, fitted: Coefficients, resident: Resident) -> Interval:
+    """The resident memory, and the model's own error: it grows where nothing was measured."""
+    own = (
+        fitted.spread_scale
+        * (
+            (0.05 * GIB) ** 2
+            + (0.3 * resident.kernels) ** 2
+            + (0.25 * resident.peers) ** 2
+            + (0.45 * resident.unified) ** 2
+            + (unseen_gib(facts) * GIB) ** 2
+        )
+        ** 0.5
+    )
+    mid = resident.bytes
+    return Interval(max(0, round(mid - own)), mid, round(mid + own))
+
+
+def unseen_gib(facts: OverheadInputs) -> float:
+    """Extra uncertainty outside the calibrated range of cards, versions and kinds."""
+    extra = 0.0
+    if facts.compute_capability not in _CALIBRATED_CARDS:
+        extra += 0.3
+    if facts.vllm_version > NEWEST_CALIBRATED or facts.vllm_version < OLDEST_CALIBRATED:
+        extra += 0.4
+    if facts.has_sparse_indexer or facts.num_speculative_tokens:
+        extra += 0.8
+    if facts.pipeline_parallel_size > 1:
+        extra += 0.2
+    return extra
+
+
+def graph_interval(size: int, fitted: Coefficients) -> Interval:
+    """Graph memory: the estimate misses both ways."""
+    own = round(size * min(0.35 * fitted.spread_scale, 0.9))
+    return Interval(size - own, size, size + own)
