@@ -47,5 +47,9 @@ class Coefficients:
     """Per layer and captured size, KiB."""
     graph_experts_factor: float
     """Layers with routed experts count this many times."""
+    cpu_worker_gib: float
+    """Resident memory of vLLM's CPU worker before weights and KV cache."""
+    cpu_beside_gib: float
+    """Of the processes beside it: API server, engine core."""
     spread_scale: float
     """Scale of all spreads that makes 80 % intervals hold in leave-one-source-out."""

@@ -26,5 +26,7 @@ FITTED: Final = Coefficients(
     graph_hopper_gib=0.2,
     graph_kib_per_layer=140.0,
     graph_experts_factor=1.5,
+    cpu_worker_gib=0.6,
+    cpu_beside_gib=0.7,
     spread_scale=1.0,
 )

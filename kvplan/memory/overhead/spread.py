@@ -1,7 +1,8 @@
-"""How wide each term's 80 % interval is: what the residuals of real launches showed, and what nobody measured."""
+"""How wide each term's 80 % interval is: what residuals of real launches showed, and what nobody measured."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kvplan.memory.interval import Interval
@@ -25,7 +26,7 @@ _CALIBRATED_CARDS: Final = frozenset({(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (1
 def activation_interval(
     facts: OverheadInputs, era: Era, fitted: Coefficients, activations: Activations
 ) -> Interval:
-    """The peak, with the alternatives that flags cannot tell apart: a warm compile cache, a sampler that sorts."""
+    """The peak, with what flags cannot tell apart: a warm or cold compile cache, a sampler that sorts."""
     mid = activations.bytes
     relative = _RELATIVE[activations.decisive] + (0.1 if facts.is_hybrid else 0.0)
     own = fitted.spread_scale * relative * mid
@@ -33,14 +34,8 @@ def activation_interval(
     if activations.decisive == "compile":
         low = min(low, activations.without("compile"))
     if era.sampler_may_sort:
-        high = max(high, sampler_bytes(facts, _sorting(era), fitted) + activations.alive)
+        high = max(high, sampler_bytes(facts, replace(era, sampler="sort"), fitted) + activations.alive)
     return Interval(max(0, round(low)), mid, round(high))
-
-
-def _sorting(era: Era) -> Era:
-    import dataclasses
-
-    return dataclasses.replace(era, sampler="sort")
 
 
 def other_interval(facts: OverheadInputs, fitted: Coefficients, resident: Resident) -> Interval:
