@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import secrets
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
-from kvplan.errors import InputError, LoadError, MissingDependencyError
+from kvplan.errors import InputError
 from kvplan.load.phase import Callbacks, Check, Limits, Phase
-from kvplan.load.prompts import PromptSource, sample_text
+from kvplan.load.prompts import PromptSource
 from kvplan.load.records import ClientHealth, Endpoint, LoadResult, Progress, RequestRecord
-from kvplan.load.stream import error_text
+from kvplan.load.session import open_session, ordinary_token_ids
 from kvplan.load.supply import Supply
-from kvplan.load.workload import ClosedLoop
+from kvplan.load.warm_up import MOST_WAVES, has_settled, median_gap_s, wave_of
+from kvplan.load.workload import Arrivals, ClosedLoop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     import aiohttp
 
     from kvplan.load.workload import Workload
 
-_CONNECT_TIMEOUT_S = 10.0
-_KEEP_ALIVE_S = 4.0
-"""Below uvicorn's 5 s, so that no request is sent on a connection that the server is just closing."""
+_NO_LIMITS = Limits()
 
 
 async def run_load(
@@ -36,10 +33,10 @@ async def run_load(
     num_requests: int | None = None,
     duration_s: float | None = None,
     seed: int = 0,
-    warmup_requests: int = 0,
+    warmup_requests: int | None = None,
     token_ids: Sequence[int] | None = None,
     salt: int | None = None,
-    limits: Limits = Limits(),  # noqa: B008  frozen
+    limits: Limits = _NO_LIMITS,
     on_progress: Callable[[Progress], None] | None = None,
     on_record: Callable[[RequestRecord], None] | None = None,
     check: Check | None = None,
@@ -53,13 +50,15 @@ async def run_load(
         num_requests: how many requests; this or `duration_s`.
         duration_s: for how long requests are sent; the answers then in flight are waited for.
         seed: order of the lengths, and the prompts.
-        warmup_requests: sent first by the same users, and kept apart.
+        warmup_requests: sent first by as many users, and kept apart; None sends waves with short answers
+            until the server's speed no longer rises.
         token_ids: ids that prompts are made of; None asks the server's `/tokenize` for ordinary ones.
         salt: draws other prompts for the same seed; None is a new one, so that nothing is in the cache yet.
         limits: when a request is given up.
         on_progress: called about four times a second.
         on_record: called with each request as it ends, so that nothing is lost when the caller is cancelled.
         check: the reason that it gives, if it gives one, ends the load; what has ended is in the result.
+            What it raises ends the load too, and is raised.
 
     Raises:
         InputError: no number of users, or not exactly one of `num_requests` and `duration_s`.
@@ -68,87 +67,89 @@ async def run_load(
     """
     if (num_requests is None) == (duration_s is None):
         raise InputError("a load has either a number of requests or a duration", "give one of the two")
-    users = concurrency if concurrency is not None else workload.concurrency
-    closed = concurrency is not None or isinstance(workload.arrivals, ClosedLoop)
-    if closed and users is None:
-        raise InputError("nothing says how many users the load has", "give --concurrency")
-    think_time_s = workload.arrivals.think_time_s if isinstance(workload.arrivals, ClosedLoop) else 0.0
-    arrivals = ClosedLoop(users, think_time_s) if closed else workload.arrivals
+    arrivals = _arrivals(workload, concurrency)
+    users = arrivals.users if isinstance(arrivals, ClosedLoop) else None
     salt = secrets.randbits(32) if salt is None else salt
-    callbacks = Callbacks(on_progress, on_record, check)
     async with open_session(endpoint) as session:
         if token_ids is None:
             token_ids = await ordinary_token_ids(session, endpoint)
-        prefix = workload.shared_prefix_tokens
-        warm_prompts = PromptSource(token_ids, seed, ~salt, prefix)
-        warm_up = Phase(
-            session, endpoint, warm_prompts, limits, Callbacks(on_progress, None, check), warming_up=True
-        )
-        if warmup_requests:
-            supply = Supply(workload, warm_prompts, seed, num_requests=warmup_requests)
-            await warm_up.run(supply, ClosedLoop(users or warmup_requests), seed)
-        prompts = PromptSource(token_ids, seed, salt, prefix)
-        phase = Phase(session, endpoint, prompts, limits, callbacks, stopped=warm_up.stopped)
-        if phase.stopped is None:
-            await phase.run(Supply(workload, prompts, seed, num_requests, duration_s), arrivals, seed)
+        stage = _Stage(session, endpoint, token_ids, workload, seed, salt, limits)
+        try:
+            waves = await stage.warm_up(users or 1, warmup_requests, Callbacks(on_progress, None, check))
+            phase = stage.phase(Callbacks(on_progress, on_record, check))
+            phase.stopped = waves[-1].stopped if waves else None
+            if phase.stopped is None:
+                await phase.run(
+                    Supply(workload, phase.prompts, seed, num_requests, duration_s), arrivals, seed
+                )
+        except BaseExceptionGroup as group:
+            _raise_first(group)
     return LoadResult(
         records=tuple(phase.records),
-        warmup_records=tuple(warm_up.records),
+        warmup_records=tuple(record for wave in waves for record in wave.records),
         duration_s=phase.duration_s,
-        concurrency=users if closed else None,
+        concurrency=users,
         seed=seed,
         salt=salt,
         client=_health(phase),
         steady_s=_steady(phase),
+        warmup_waves_ms=tuple(_ms(median_gap_s(wave.records)) for wave in waves),
         unfinished=phase.unfinished,
         stopped=phase.stopped,
     )
 
 
-@contextlib.asynccontextmanager
-async def open_session(endpoint: Endpoint) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session with the endpoint's key, any number of connections and no timeout but that of connecting."""
-    try:
-        import aiohttp
-    except ImportError as error:
-        raise MissingDependencyError(
-            "the load client needs aiohttp", "pip install 'kvplan-tuner[tune]'"
-        ) from error
-    # A proxy between the client and a server on this machine would be measured too.
-    local = urlsplit(endpoint.base_url).hostname in {"127.0.0.1", "localhost", "::1"}
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S, ssl=endpoint.verify_tls)
-    headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
-    async with aiohttp.ClientSession(
-        connector=connector, headers=headers, timeout=timeout, trust_env=not local
-    ) as session:
-        yield session
+def _arrivals(workload: Workload, concurrency: int | None) -> Arrivals:
+    """The workload's own arrivals, or a closed loop of that many users."""
+    if not isinstance(workload.arrivals, ClosedLoop):
+        return workload.arrivals if concurrency is None else ClosedLoop(concurrency)
+    users = workload.arrivals.users if concurrency is None else concurrency
+    if users is None:
+        raise InputError("nothing says how many users the load has", "give --concurrency")
+    return ClosedLoop(users, workload.arrivals.think_time_s)
 
 
-async def ordinary_token_ids(session: aiohttp.ClientSession, endpoint: Endpoint) -> list[int]:
-    """Ids of ordinary tokens: those of random words, by the server's own tokenizer (vLLM's `/tokenize`).
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What every phase of one load has in common."""
 
-    Raises:
-        LoadError: nothing answers there, or it cannot tokenize.
-    """
-    import aiohttp
+    session: aiohttp.ClientSession
+    endpoint: Endpoint
+    token_ids: Sequence[int]
+    workload: Workload
+    seed: int
+    salt: int
+    limits: Limits
 
-    url = f"{endpoint.base_url.rstrip('/')}/tokenize"
-    body = {"model": endpoint.model, "prompt": sample_text(), "add_special_tokens": False}
-    try:
-        async with session.post(url, json=body) as response:
-            answer = await response.read()
-            if response.status == 200:
-                return sorted(set(json.loads(answer)["tokens"]))
-            complaint = f"{response.status}: {error_text(answer)}"
-    except (aiohttp.ClientError, OSError) as error:
-        raise LoadError(f"no answer from {endpoint.base_url}: {error}", "is the server up?") from error
-    except (ValueError, KeyError, TypeError) as error:
-        complaint = f"without a list of tokens ({error!r})"
-    raise LoadError(
-        f"{url} answered {complaint}",
-        "--model must be the served name; for a server that cannot tokenize give --vocab-size",
-    )
+    def phase(self, callbacks: Callbacks, wave: int | None = None) -> Phase:
+        """A phase with prompts of its own; `wave` counts those of the warm-up."""
+        salt = self.salt if wave is None else -1 - wave - self.salt * MOST_WAVES
+        prompts = PromptSource(self.token_ids, self.seed, salt, self.workload.shared_prefix_tokens)
+        return Phase(
+            self.session, self.endpoint, prompts, self.limits, callbacks, warming_up=wave is not None
+        )
+
+    async def warm_up(self, users: int, num_requests: int | None, callbacks: Callbacks) -> list[Phase]:
+        """The phases of the warm-up: one of that many requests, or waves until the speed has settled."""
+        waves: list[Phase] = []
+        while num_requests != 0:
+            wave = self.phase(callbacks, wave=len(waves))
+            workload = wave_of(self.workload, users) if num_requests is None else self.workload
+            supply = Supply(workload, wave.prompts, self.seed, num_requests or users)
+            await wave.run(supply, ClosedLoop(users), self.seed)
+            waves.append(wave)
+            settled = has_settled([median_gap_s(done.records) for done in waves])
+            if num_requests is not None or settled or wave.stopped or len(waves) == MOST_WAVES:
+                break
+        return waves
+
+
+def _raise_first(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    """Raise what `check` or another callback raised, without the task groups around it."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    raise error from None
 
 
 def _health(phase: Phase) -> ClientHealth:
@@ -165,3 +166,7 @@ def _steady(phase: Phase) -> tuple[float, float] | None:
     if phase.steady_from_s is None or phase.steady_to_s is None or phase.steady_to_s <= phase.steady_from_s:
         return None
     return phase.steady_from_s, phase.steady_to_s
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds

@@ -111,6 +111,8 @@ class LoadResult:
     client: ClientHealth
     steady_s: tuple[float, float] | None
     """From when every user had its first token until the first user ran out of requests; None if never."""
+    warmup_waves_ms: tuple[float | None, ...] = ()
+    """Median time per token of each wave of the warm-up."""
     unfinished: int = 0
     """Requests that were in flight when the load was stopped; they are in no record."""
     stopped: str | None = None
