@@ -4,9 +4,6 @@ An index is one file: a line of JSON with all names and where each record lies, 
 reads the first line and one record, so that a catalogue of hundreds costs as much as one of ten.
 """
 
-# A look-up is counted in milliseconds, and pathlib makes an object for each of 300 files.
-# ruff: noqa: PTH
-
 from __future__ import annotations
 
 import functools
