@@ -98,8 +98,26 @@ def plan_for(request: PlanRequest) -> Planned:
 
 
 def _from_project_file(request: PlanRequest) -> tuple[PlanRequest, list[str]]:
-    """Fill gaps from .kvplan.yaml in the current directory."""
-    return request, []
+    """Fill gaps from .kvplan.yaml in the current directory; say what was taken from it."""
+    from kvplan.config.project_file import FILE_NAME, read_project_file
+
+    project = read_project_file()
+    if project is None:
+        return request, []
+    names = ["vllm_version"]
+    if request.serving.model is None:
+        names.append("model")
+    if request.gpu is None and request.gpu_memory_gib is None and request.device is None:
+        names += ["gpu", "gpu_memory_gib", "device"]
+    if request.input_len is None and request.output_len is None:
+        names += ["workload", "target_concurrency"]
+    taken = {
+        name: value
+        for name in names
+        if getattr(request, name) is None and (value := getattr(project, name)) is not None
+    }
+    assumptions = [f"{name} {value} ({FILE_NAME})" for name, value in taken.items()]
+    return dataclasses.replace(request, **taken), assumptions
 
 
 def _version(request: PlanRequest, assumptions: list[str]) -> VllmVersion:
@@ -124,7 +142,7 @@ def _card(request: PlanRequest, assumptions: list[str], warnings: list[str]) -> 
     if request.device not in {None, "cuda", "cpu"}:
         raise InputError(f"--device {request.device!r} is not known", "cuda or cpu")
     if request.device == "cpu" or (request.gpu or "").lower() == "cpu":
-        return _cpu_card(request, size, assumptions), 0
+        return _cpu_card(size, assumptions), 0
     if request.gpu is not None:
         from kvplan.catalog.gpus import find_gpu
 
@@ -141,7 +159,7 @@ def _card(request: PlanRequest, assumptions: list[str], warnings: list[str]) -> 
     return _detected_card(assumptions, warnings)
 
 
-def _cpu_card(request: PlanRequest, size: int | None, assumptions: list[str]) -> GpuSpec:
+def _cpu_card(size: int | None, assumptions: list[str]) -> GpuSpec:
     """vLLM's CPU backend: memory of the given size, or what an explicit KV size makes irrelevant."""
     if size is not None:
         return cpu_spec(size)
@@ -157,7 +175,7 @@ def _machine_memory_bytes() -> int:
 
 
 def _detected_card(assumptions: list[str], warnings: list[str]) -> tuple[GpuSpec, int]:
-    from kvplan.catalog.gpus import detect_gpus
+    from kvplan.catalog.detection import detect_gpus
 
     found = detect_gpus()
     if not found:
@@ -169,6 +187,7 @@ def _detected_card(assumptions: list[str], warnings: list[str]) -> tuple[GpuSpec
     assumptions.append(f"GPU 0 of this machine: {card.spec.name} (--gpu)")
     if len(found) > 1:
         warnings.append(f"{len(found)} GPUs are here; the figures are of GPU 0")
+    warnings += card.notes
     return card.spec, card.used_bytes
 
 
@@ -177,6 +196,8 @@ def request_lengths(request: PlanRequest) -> RequestLengths | None:
 
     Raises:
         InputError: half a workload, or a malformed file.
+
+    A target without lengths is no workload yet: it can be solved for (`--solve`), not judged.
     """
     if request.workload is not None:
         from kvplan.load.workload import load_workload
@@ -184,12 +205,7 @@ def request_lengths(request: PlanRequest) -> RequestLengths | None:
         traffic = load_workload(request.workload)
         return lengths_of(traffic, request.target_concurrency or traffic.concurrency)
     if request.input_len is None and request.output_len is None:
-        if request.target_concurrency is None:
-            return None
-        raise InputError(
-            "--target-concurrency needs the requests' lengths",
-            "give --input-len and --output-len, or --workload",
-        )
+        return None
     if request.input_len is None or request.output_len is None:
         missing = "--input-len" if request.input_len is None else "--output-len"
         raise InputError(f"{missing} is missing", "a request is a prompt and an answer")

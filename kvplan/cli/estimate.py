@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvplan.errors import ExitCode
+from kvplan.errors import ExitCode, InputError
 
 _SETTINGS = "vLLM settings"
 _WORKLOAD = "Workload"
@@ -29,8 +29,13 @@ class FailOn(enum.StrEnum):
 
 
 def estimate(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="With --compare: models, cards or vLLM versions.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Profile name, folder, config.json or hub id.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="Card by name; default: the one found here.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="Card by name, or all; default: the one found here.")
+    ] = None,
     gpu_memory_gib: Annotated[
         float | None, typer.Option(help="Memory that software sees on the card, for any other card.")
     ] = None,
@@ -80,6 +85,13 @@ def estimate(
     local_calibration: Annotated[
         bool, typer.Option(help="Correct the prediction by launches measured here.")
     ] = True,
+    compare: Annotated[bool, typer.Option("--compare", help="The named things side by side.")] = False,
+    solve: Annotated[
+        bool, typer.Option("--solve", help="The longest request, the most requests, the smallest cards.")
+    ] = False,
+    kv_budget: Annotated[
+        str | None, typer.Option(help="With --solve: KV cache of one GPU, whatever the card leaves.")
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Each formula with its numbers.")] = False,
     fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on this verdict.")] = FailOn.NO,
     output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
@@ -94,7 +106,7 @@ def estimate(
 
     flags = {
         "gpu_memory_utilization": gpu_memory_utilization,
-        "kv_cache_memory_bytes": kv_cache_memory_bytes,
+        "kv_cache_memory_bytes": kv_cache_memory_bytes or kv_budget,
         "max_model_len": max_model_len,
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
@@ -112,24 +124,43 @@ def estimate(
         "enable_prefix_caching": enable_prefix_caching,
         "async_scheduling": async_scheduling,
     }
-    planned = plan_for(
-        PlanRequest(
-            model=model,
-            gpu=gpu,
-            gpu_memory_gib=gpu_memory_gib,
-            device=device,
-            vllm_version=vllm_version,
-            serving=serving_config(flags, config),
-            target_concurrency=target_concurrency,
-            input_len=input_len,
-            output_len=output_len,
-            workload=workload,
-            profiles=profiles,
-            revision=revision,
-            offline=offline,
-            local_calibration=local_calibration,
-        )
+    request = PlanRequest(
+        model=model,
+        gpu=gpu,
+        gpu_memory_gib=gpu_memory_gib,
+        device=device,
+        vllm_version=vllm_version,
+        serving=serving_config(flags, config),
+        target_concurrency=target_concurrency,
+        input_len=input_len,
+        output_len=output_len,
+        workload=workload,
+        profiles=profiles,
+        revision=revision,
+        offline=offline,
+        local_calibration=local_calibration,
     )
+    if compare or gpu == "all":
+        from kvplan.report.variants import render_variants
+        from kvplan.variants import all_cards
+        from kvplan.variants import compare as compare_names
+
+        variants = compare_names(names or [], request) if compare else all_cards(request)
+        typer.echo(render_variants(variants, output_format.value))
+        raise typer.Exit(ExitCode.OK)
+    if names:
+        raise InputError(f"unexpected argument {names[0]!r}", "name a model with --model, or --compare A B")
+    planned = plan_for(request)
+    if target_concurrency is not None and planned.planner.lengths is None and not solve:
+        raise InputError(
+            "--target-concurrency needs the requests' lengths",
+            "give --input-len and --output-len, or --workload; --solve finds the longest",
+        )
+    if solve:
+        from kvplan.report.solution import Solution
+
+        typer.echo(Solution.of(planned, request).render(output_format.value))
+        raise typer.Exit(ExitCode.OK)
     report = EstimateReport.of(planned)
     typer.echo(report.render(output_format.value, explain=explain))
     refused = report.starts == "no" or (fail_on is FailOn.TIGHT and report.starts == "tight")

@@ -73,14 +73,15 @@ def start_check_message(
     if text == "v0":
         return (
             f"The model's max seq len ({max_model_len}) is larger than the maximum number of tokens "
-            f"that can be stored in KV cache ({capacity_tokens}). Try increasing `gpu_memory_utilization` or decreasing "
-            "`max_model_len` when initializing the engine."
+            f"that can be stored in KV cache ({capacity_tokens}). Try increasing "
+            "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
         )
     unit = "GB" if text == "v07" else "GiB"
     possessive = "model's" if text == "v022" else "models's"
     opening = (
         f"To serve at least one request with the {possessive} max seq len ({max_model_len}), "
-        f"({needed} {unit} KV cache is needed, which is larger than the available KV cache memory ({available} {unit})."
+        f"({needed} {unit} KV cache is needed, which is larger than the available "
+        f"KV cache memory ({available} {unit})."
     )
     estimate = ""
     if text == "v085":

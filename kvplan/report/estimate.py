@@ -9,6 +9,7 @@ from kvplan import __version__
 from kvplan.config.version import format_vllm_version
 from kvplan.errors import InputError
 from kvplan.memory.advice import Advice, advise
+from kvplan.variants import meets_target
 
 if TYPE_CHECKING:
     from kvplan.memory.estimate import Estimate
@@ -65,10 +66,7 @@ class EstimateReport:
     @property
     def meets_target(self) -> bool | None:
         """Whether the target's requests run at once at the P95 length; None without a target."""
-        lengths, now = self.estimate.lengths, self.estimate
-        if lengths is None or lengths.concurrency is None or now.capacity.p95 is None:
-            return None
-        return min(now.capacity.p95.mid, now.settings.max_num_seqs) >= lengths.concurrency
+        return meets_target(self.estimate)
 
     def render(self, output_format: str, *, explain: bool = False) -> str:
         """The report as `text`, `markdown` or `json`."""

@@ -1,0 +1,106 @@
+"""What `kvplan estimate --solve` says: from a target back to lengths and cards (`kvplan.solution/1`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kvplan import __version__
+from kvplan.memory.solve import longest_request, most_requests
+from kvplan.report.variants import as_dict as variants_dict
+from kvplan.report.variants import render_variants
+from kvplan.smallest import smallest_hardware
+from kvplan.units import format_gib
+
+if TYPE_CHECKING:
+    from kvplan.memory.estimate import Estimate
+    from kvplan.memory.interval import Interval
+    from kvplan.planning import Planned, PlanRequest
+    from kvplan.variants import Variant
+
+SCHEMA: Final = "kvplan.solution/1"
+
+_SHOWN_CARDS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The answers of the other direction."""
+
+    estimate: Estimate
+    concurrency: int | None
+    longest: Interval | None
+    """Tokens of the longest request of which `concurrency` run at once; None without a target."""
+    num_tokens: int
+    """The length that `most` and `cards` are about: the workload's P95, else max_model_len."""
+    most: Interval
+    """Requests of that length at once."""
+    cards: tuple[Variant, ...]
+    """Cards that do it, cheapest first; empty without a target, or when none does."""
+
+    @classmethod
+    def of(cls, planned: Planned, request: PlanRequest) -> Solution:
+        """Solve for the request's target on its card, and for the cards that meet it."""
+        answer = planned.estimate()
+        concurrency = request.target_concurrency
+        lengths = planned.planner.lengths
+        num_tokens = answer.max_model_len if lengths is None else lengths.total_len.p95
+        return cls(
+            estimate=answer,
+            concurrency=concurrency,
+            longest=None if concurrency is None else longest_request(answer, concurrency),
+            num_tokens=num_tokens,
+            most=most_requests(answer, num_tokens),
+            cards=()
+            if concurrency is None
+            else smallest_hardware(request, concurrency=concurrency, num_tokens=num_tokens),
+        )
+
+    def render(self, output_format: str) -> str:
+        """The solution as `text`, `markdown` or `json`."""
+        if output_format == "json":
+            import json
+
+            return json.dumps(self.as_dict(), indent=2)
+        kv = self.estimate.budget.available_kv_bytes
+        parts = [f"KV cache of one GPU: {format_gib(kv.mid)}{_range(kv, 2**30)}"]
+        if self.longest is not None:
+            parts.append(
+                f"longest request with {self.concurrency:,} at once: {self.longest.mid:,} tokens"
+                f"{_range(self.longest)}"
+            )
+        parts.append(
+            f"most requests of {self.num_tokens:,} tokens at once: {self.most.mid:,}{_range(self.most)}"
+        )
+        if self.concurrency is not None:
+            what = f"{self.concurrency:,} requests of {self.num_tokens:,} tokens at once"
+            shown = self.cards[:_SHOWN_CARDS]
+            if shown:
+                parts.append(f"\nsmallest hardware for {what}, cheapest first where a price is known\n")
+                parts.append(render_variants(shown, output_format))
+                if len(self.cards) > len(shown):
+                    parts.append(f"and {len(self.cards) - len(shown)} more (--format json lists all)")
+            else:
+                parts.append(f"\nno known card, up to 8 of it, serves {what} with these settings")
+        return "\n".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The solution as JSON types."""
+        return {
+            "schema": SCHEMA,
+            "kvplan_version": __version__,
+            "available_kv_bytes": self.estimate.budget.available_kv_bytes.as_dict(),
+            "target_concurrency": self.concurrency,
+            "longest_request_tokens": None if self.longest is None else self.longest.as_dict(),
+            "num_tokens": self.num_tokens,
+            "most_requests": self.most.as_dict(),
+            "cards": variants_dict(self.cards)["rows"],
+        }
+
+
+def _range(interval: Interval, unit: int = 1) -> str:
+    if interval.exact:
+        return ""
+    if unit == 1:
+        return f" ({interval.low:,} to {interval.high:,})"
+    return f" ({interval.low / unit:.2f} to {interval.high / unit:.2f})"
