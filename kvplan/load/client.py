@@ -10,6 +10,7 @@ from kvplan.errors import InputError
 from kvplan.load.phase import Callbacks, Check, Limits, Phase
 from kvplan.load.prompts import PromptSource
 from kvplan.load.records import ClientHealth, Endpoint, LoadResult, Progress, RequestRecord
+from kvplan.load.server_metrics import MetricsWatch, watch_metrics
 from kvplan.load.session import open_session, ordinary_token_ids
 from kvplan.load.supply import Supply
 from kvplan.load.warm_up import MOST_WAVES, has_settled, median_gap_s, wave_of
@@ -40,6 +41,7 @@ async def run_load(
     on_progress: Callable[[Progress], None] | None = None,
     on_record: Callable[[RequestRecord], None] | None = None,
     check: Check | None = None,
+    watch: MetricsWatch | None = None,
 ) -> LoadResult:
     """Load a running server and return what every request took.
 
@@ -59,6 +61,7 @@ async def run_load(
         on_record: called with each request as it ends, so that nothing is lost when the caller is cancelled.
         check: the reason that it gives, if it gives one, ends the load; what has ended is in the result.
             What it raises ends the load too, and is raised.
+        watch: filled with the server's /metrics, sampled during the part that counts.
 
     Raises:
         InputError: no number of users, or not exactly one of `num_requests` and `duration_s`.
@@ -79,11 +82,13 @@ async def run_load(
             phase = stage.phase(Callbacks(on_progress, on_record, check))
             phase.stopped = waves[-1].stopped if waves else None
             if phase.stopped is None:
-                await phase.run(
-                    Supply(workload, phase.prompts, seed, num_requests, duration_s), arrivals, seed
-                )
+                supply = Supply(workload, phase.prompts, seed, num_requests, duration_s)
+                async with watch_metrics(session, endpoint.base_url, watch):
+                    await phase.run(supply, arrivals, seed)
         except BaseExceptionGroup as group:
             _raise_first(group)
+    if watch is not None:
+        watch.origin_s = phase.origin_s
     return LoadResult(
         records=tuple(phase.records),
         warmup_records=tuple(record for wave in waves for record in wave.records),

@@ -68,7 +68,7 @@ class Phase:
     lags_s: list[float] = field(default_factory=list)
     steady_from_s: float | None = None
     steady_to_s: float | None = None
-    _origin_s: float = 0.0
+    origin_s: float = 0.0
     _work: list[asyncio.Task[None]] = field(default_factory=list)
     _in_flight: set[Exchange] = field(default_factory=set)
     _unserved: set[int] = field(default_factory=set)
@@ -85,7 +85,7 @@ class Phase:
         async with asyncio.TaskGroup() as watchers:
             watching = [watchers.create_task(self._watch()), watchers.create_task(self._probe_lag())]
             cpu_before = time.process_time()
-            self._origin_s = time.perf_counter()
+            self.origin_s = time.perf_counter()
             try:
                 async with asyncio.TaskGroup() as group:
                     if isinstance(arrivals, ClosedLoop):
@@ -99,7 +99,7 @@ class Phase:
                     task.cancel()
 
     def _elapsed(self) -> float:
-        return time.perf_counter() - self._origin_s
+        return time.perf_counter() - self.origin_s
 
     def _spawn(self, group: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
         if self.stopped is None:
@@ -109,7 +109,7 @@ class Phase:
         # The first prompts are all made before the clock starts: the users shall begin at once.
         openings = [opening for _ in range(loop.users or 1) if (opening := supply.next(0.0)) is not None]
         self._unserved = {opening.number for opening in openings}
-        self._origin_s = time.perf_counter()
+        self.origin_s = time.perf_counter()
         for opening in openings:
             self._spawn(group, self._user(supply, opening, loop.think_time_s))
 
@@ -136,7 +136,7 @@ class Phase:
         last = len(conversation.turns) - 1
         for turn, lengths in enumerate(conversation.turns):
             number = conversation.number + turn
-            exchange = Exchange(number, lengths, self._origin_s, self._on_tokens)
+            exchange = Exchange(number, lengths, self.origin_s, self._on_tokens)
             record = await self._send(exchange, prompt, keep_answer=turn < last)
             failures = 0 if record.ok else failures + 1
             pause_s = think_time_s if record.ok else min(_LONGEST_PAUSE_S, 0.1 * 2**failures)

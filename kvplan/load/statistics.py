@@ -80,14 +80,6 @@ class LoadSummary:
             )
         }
 
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> LoadSummary:
-        """The summary back from JSON."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        values = {key: value for key, value in record.items() if key in known}
-        values["errors"] = tuple((text, count) for text, count in values["errors"])
-        return cls(**values)
-
 
 def summarize(result: LoadResult) -> LoadSummary:
     """The summary of a load, warm-up apart.

@@ -103,12 +103,11 @@ def test_an_answer_of_another_length_than_asked_is_noticed() -> None:
     assert summarize(load(dataclasses.replace(answer(0.1, 0.02), output_len=64))).wrong_lengths == 1
 
 
-def test_json_has_vllms_names_and_comes_back() -> None:
-    summary = summarize(load(answer(0.1, 0.02, 0.04), FAILED))
-    record = summary.as_dict()
+def test_json_has_vllms_names() -> None:
+    record = summarize(load(answer(0.1, 0.02, 0.04), FAILED)).as_dict()
 
     assert record["median_ttft_ms"] == record["p50_ttft_ms"] == pytest.approx(100)
-    assert LoadSummary.from_dict(record) == summary
+    assert {"p99_tpot_ms", "mean_itl_ms", "std_e2el_ms", "output_throughput"} <= set(record)
 
 
 @pytest.mark.parametrize(
