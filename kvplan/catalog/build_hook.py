@@ -1,6 +1,6 @@
 """Puts the index of the built-in profiles into the wheel, so that an installed kvplan parses no YAML.
 
-hatchling runs it (`[tool.hatch.build.targets.wheel.hooks.custom]` in pyproject.toml); kvplan never imports it.
+hatchling runs it (`[tool.hatch.build.targets.wheel.hooks.custom]` in pyproject.toml), kvplan never does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ProfileIndexHook(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Make the index; an editable install reads the folder itself and makes its own, in the user's cache."""
+        """Make the index; an editable install makes its own on first use, in the user's cache."""
         if version == "editable":
             return
         sys.path.insert(0, self.root)

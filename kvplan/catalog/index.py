@@ -6,10 +6,9 @@ reads the first line and one record, so that a catalogue of hundreds costs as mu
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,8 @@ _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INDEX_FILE: Final = "index.jsonl"
 _SHAPE: Final = "1"
 """Raised when the shape of an index changes, so that no cached one of another shape is read."""
+_KEEP_S: Final = 30 * 24 * 3600
+"""Cached indexes older than this are removed when another is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,9 @@ class ProfileIndex:
 
     folder: str
     """Where its YAML lies, for messages."""
-    path: str
+    path: str | None
+    """The index file; None where none could be written, and all of it is in `content`."""
+    content: bytes
     names: Mapping[str, Mapping[str, list[str]]]
     """Kind ("models", "gpus") -> normal form of a name -> ids that go by it."""
     records: Mapping[str, Mapping[str, tuple[int, int]]]
@@ -45,9 +48,14 @@ class ProfileIndex:
             KeyError: no such id.
         """
         offset, length = self.records[kind][profile_id]
-        with open(self.path, "rb") as file:
-            file.seek(self.body + offset)
-            record: dict[str, Any] = json.loads(file.read(length))
+        start = self.body + offset
+        if self.path is None:
+            found = self.content[start : start + length]
+        else:
+            with open(self.path, "rb") as file:
+                file.seek(start)
+                found = file.read(length)
+        record: dict[str, Any] = json.loads(found)
         return record
 
 
@@ -73,6 +81,11 @@ def folders(profiles_dir: str | None = None) -> list[str]:
     return [*dict.fromkeys(map(os.path.abspath, found)), _built_in_folder()]
 
 
+def folder_to_write(profiles_dir: str | None = None) -> str:
+    """The folder that a new user's profile goes to; it may not exist yet."""
+    return profiles_dir or os.environ.get("KVPLAN_PROFILES") or user_folder()
+
+
 def user_folder() -> str:
     """`~/.config/kvplan/profiles` (or under XDG_CONFIG_HOME), whether it exists or not."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
@@ -93,15 +106,32 @@ def _built_in_folder() -> str:
     return in_wheel if os.path.isdir(in_wheel) else os.path.join(os.path.dirname(_PACKAGE), "profiles")
 
 
+_opened: Final[dict[tuple[str, str], ProfileIndex]] = {}
+"""What this process has read, by folder and fingerprint."""
+
+
 def _index_of(folder: str) -> ProfileIndex:
     shipped = os.path.join(folder, INDEX_FILE)
-    if folder == _built_in_folder() and os.path.isfile(shipped):
-        return _open(folder, shipped, shipped)
-    key = _fingerprint(folder)
+    is_shipped = folder == _built_in_folder() and os.path.isfile(shipped)
+    key = INDEX_FILE if is_shipped else _fingerprint(folder)
+    known = _opened.get((folder, key))
+    if known is None or (known.path is not None and not os.path.isfile(known.path)):
+        known = _read(folder, shipped) if is_shipped else _from_cache(folder, key)
+        _opened[folder, key] = known
+    return known
+
+
+def _from_cache(folder: str, key: str) -> ProfileIndex:
     path = os.path.join(_cache_folder(), f"profiles-{key}.jsonl")
-    if not os.path.isfile(path):
-        _build(folder, path)
-    return _open(folder, path, key)
+    if os.path.isfile(path):
+        return _read(folder, path)
+    content = _compiled(folder)
+    try:
+        _store(content, path)
+    except OSError:
+        # A read-only home: the index is made anew by each process, which costs a quarter of a second.
+        return _parsed(folder, None, content, content[: content.index(b"\n") + 1])
+    return _read(folder, path)
 
 
 def _cache_folder() -> str:
@@ -111,6 +141,8 @@ def _cache_folder() -> str:
 
 def _fingerprint(folder: str) -> str:
     """A hash that changes when any profile of the folder, or the code that reads profiles, does."""
+    import hashlib
+
     parts = [_SHAPE, folder]
     here = os.path.dirname(__file__)
     seen = [os.path.join(here, "schema.py"), os.path.join(here, "compile.py"), os.path.join(here, "names.py")]
@@ -126,8 +158,7 @@ def _fingerprint(folder: str) -> str:
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=12).hexdigest()
 
 
-def _build(folder: str, path: str) -> None:
-    """Write the index of a folder so that a reader sees the old file, the new one or none, never half."""
+def _compiled(folder: str) -> bytes:
     from pathlib import Path
 
     from kvplan.catalog.compile import compile_folder
@@ -136,17 +167,27 @@ def _build(folder: str, path: str) -> None:
     if folder != _built_in_folder():
         built_in = _index_of(_built_in_folder())
         bases = {model: built_in.record("models", model)["config"] for model in built_in.records["models"]}
-    content = compile_folder(Path(folder), bases)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return compile_folder(Path(folder), bases)
+
+
+def _store(content: bytes, path: str) -> None:
+    """Write an index so that a reader sees the whole file or none; drop indexes that nobody has made lately."""
+    cache = os.path.dirname(path)
+    os.makedirs(cache, exist_ok=True)
     temporary = f"{path}.{os.getpid()}"
     with open(temporary, "wb") as file:
         file.write(content)
     os.replace(temporary, path)
+    for entry in os.scandir(cache):
+        if entry.name.startswith("profiles-") and entry.stat().st_mtime < time.time() - _KEEP_S:
+            os.unlink(entry.path)
 
 
-@functools.cache
-def _open(folder: str, path: str, version: str) -> ProfileIndex:  # noqa: ARG001  version is part of the cache's key
+def _read(folder: str, path: str) -> ProfileIndex:
     with open(path, "rb") as file:
-        first = file.readline()
-    header = json.loads(first)
-    return ProfileIndex(folder, path, header["names"], header["records"], len(first))
+        return _parsed(folder, path, b"", file.readline())
+
+
+def _parsed(folder: str, path: str | None, content: bytes, first_line: bytes) -> ProfileIndex:
+    header = json.loads(first_line)
+    return ProfileIndex(folder, path, content, header["names"], header["records"], len(first_line))

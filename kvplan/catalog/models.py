@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvplan.architecture.stored_weights import StoredWeights
-from kvplan.catalog import families, hub, index
+from kvplan.catalog import index
 from kvplan.catalog.model_source import ModelSource
 from kvplan.catalog.names import model_key, nearest
 from kvplan.errors import InputError, KvplanError, UnknownNameError
@@ -35,6 +35,8 @@ def find_model(
         found = _in_folder(query) or _in_profiles(query, profiles_dir, offline=offline)
         if found is not None:
             return found
+    from kvplan.catalog import hub
+
     if hub.is_hub_id(query):
         try:
             return hub.model_on_hub(query, revision=revision, offline=offline)
@@ -49,6 +51,23 @@ def find_model(
         + "`kvplan profiles models` lists all; a folder or a hub id (organisation/name) does as well",
         nearest=names,
     )
+
+
+def read_model(query: str, *, offline: bool = False, revision: str | None = None) -> ModelSource:
+    """The model's own files, from a folder or the hub: no profile, nothing concluded from a name.
+
+    Raises:
+        InputError: neither a path nor a hub id, or malformed files.
+        UnknownNameError, MissingDependencyError: as `find_model`.
+    """
+    from kvplan.catalog import hub
+
+    found = _in_folder(query) if revision is None else None
+    if found is None and hub.is_hub_id(query):
+        found = hub.model_on_hub(query, revision=revision, offline=offline)
+    if found is None:
+        raise InputError(f"{query!r} is neither a folder nor a hub id", "give a path, or organisation/name")
+    return found
 
 
 def find_model_profile(query: str, *, profiles_dir: str | None = None) -> Mapping[str, Any] | None:
@@ -93,6 +112,8 @@ def _in_profiles(query: str, profiles_dir: str | None, *, offline: bool) -> Mode
     record = find_model_profile(query, profiles_dir=profiles_dir)
     if record is not None:
         return _source_of(record)
+    from kvplan.catalog import hub
+
     if hub.is_hub_id(query) and hub.is_cached(query):
         try:
             return hub.model_on_hub(query, offline=offline)
@@ -104,6 +125,8 @@ def _in_profiles(query: str, profiles_dir: str | None, *, offline: bool) -> Mode
 
 def _family_of(query: str, profiles_dir: str | None) -> ModelSource | None:
     """A known model of which this is a copy or a quantisation, by name."""
+    from kvplan.catalog import families
+
     catalogue = index.indexes(profiles_dir)
     same = _by_family_key(families.family_key(query), query, catalogue)
     if same is not None:
@@ -127,6 +150,8 @@ def _family_of(query: str, profiles_dir: str | None) -> ModelSource | None:
 
 
 def _by_family_key(wanted: str, query: str, catalogue: Sequence[ProfileIndex]) -> Mapping[str, Any] | None:
+    from kvplan.catalog import families
+
     for profiles in catalogue:
         names = profiles.names.get("models", {})
         ids = families.matching_ids(wanted, profiles.records.get("models", {}))

@@ -108,8 +108,8 @@ class WeightsFact(_Strict):
     """Bytes of the weight files, and how they are known."""
 
     value: int = Field(gt=0)
-    kind: Literal["index", "index-sibling", "published", "derived"]
-    """Read in this repository's index; in that of a model with the same tensors; published; computed."""
+    kind: Literal["headers", "index", "index-sibling", "published", "derived"]
+    """Read in its headers or index; in the index of a model with the same tensors; published; computed."""
     source: str = Field(min_length=1)
     note: str | None = None
 

@@ -9,11 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.cli.estimate import estimate
+from kvplan.cli.profiles import app as profiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import typer
 
 COMMANDS: Final[list[tuple[str, Callable[..., Any]]]] = [
     ("estimate", estimate),
 ]
 """Command name -> function, in the order of --help."""
+
+GROUPS: Final[list[tuple[str, typer.Typer]]] = [
+    ("profiles", profiles),
+]
+"""Command groups with commands of their own, in the order of --help, behind the commands."""

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from kvplan import __version__
-from kvplan.cli import COMMANDS
+from kvplan.cli import COMMANDS, GROUPS
 from kvplan.errors import ExitCode, KvplanError
 
 app = typer.Typer(
@@ -39,6 +39,8 @@ def _root(
 
 for _name, _command in COMMANDS:
     app.command(_name)(_command)
+for _name, _group in GROUPS:
+    app.add_typer(_group, name=_name)
 
 
 def main() -> NoReturn:

@@ -1,0 +1,174 @@
+"""Profiles as text and JSON: lists, one with all its facts, and what was added."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from kvplan.report.table import render_table
+from kvplan.units import format_gib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kvplan.catalog.model_source import ModelSource
+
+_UNKNOWN: Final = "n/a"
+
+
+def render_models(profiles: Iterable[Mapping[str, Any]], query: str | None, *, as_json: bool) -> str:
+    """The models whose names have all the words of the query."""
+    found = [p for p in profiles if _has_words(p, query)]
+    if as_json:
+        return _json({"schema": "kvplan.profiles/1", "models": [_model_line(p) for p in found]})
+    rows = [
+        (
+            p["id"],
+            ", ".join(p.get("aliases", ())),
+            _parameters(p),
+            format_gib(_fact(p, "weights_bytes")) if _fact(p, "weights_bytes") else _UNKNOWN,
+            str(_text_config(p).get("max_position_embeddings", _UNKNOWN)),
+            p["confidence"],
+        )
+        for p in found
+    ]
+    header = ("model", "also", "parameters", "weight files", "max length", "config from")
+    return _list(header, rows, "model", query, left=(0, 1, 5))
+
+
+def render_gpus(profiles: Iterable[Mapping[str, Any]], query: str | None, *, as_json: bool) -> str:
+    """The cards whose names have all the words of the query."""
+    found = [p for p in profiles if _has_words(p, query)]
+    if as_json:
+        return _json({"schema": "kvplan.profiles/1", "gpus": [_gpu_line(p) for p in found]})
+    rows = [
+        (
+            p["id"],
+            ", ".join(p.get("aliases", ())),
+            f"{p['marketing_gb']:g} GB" if "marketing_gb" in p else _UNKNOWN,
+            f"{p['total_gib']['value']:.2f} GiB" + (" *" if p["total_gib"].get("derived") else "  "),
+            str(_fact(p, "compute_capability") or _UNKNOWN),
+            f"{_fact(p, 'bandwidth_gbs'):g}" if _fact(p, "bandwidth_gbs") else _UNKNOWN,
+        )
+        for p in found
+    ]
+    header = ("GPU", "also", "sold as", "torch sees  ", "capability", "GB/s")
+    text = _list(header, rows, "GPU", query, left=(0, 1))
+    derived = any(p["total_gib"].get("derived") for p in found)
+    return text + ("\n* derived from other figures: nobody has read it on such a card" if derived else "")
+
+
+def render_profile(kind: str, profile: Mapping[str, Any], *, as_json: bool) -> str:
+    """One profile: names first, then every fact with its source, then the rest."""
+    if as_json:
+        return _json({"schema": "kvplan.profile/1", "kind": kind, "profile": profile})
+    lines = [f"{profile['id']} ({kind})"]
+    for key in ("name", "aliases", "nvml_names", "vendor", "arch", "config_source", "confidence"):
+        if profile.get(key):
+            value = profile[key]
+            lines.append(f"  {key}: {value if isinstance(value, str) else ', '.join(value)}")
+    facts = [(key, value) for key, value in profile.items() if isinstance(value, dict) and "source" in value]
+    rows = [(key, _value(fact), _source(fact)) for key, fact in facts]
+    if rows:
+        lines += ["", render_table(("fact", "value", "source"), rows, left=(0, 2))]
+    if profile.get("readings"):
+        rows = [(f"{r['gib']:.2f} GiB", r.get("os", "linux"), _source(r)) for r in profile["readings"]]
+        lines += ["", render_table(("torch total read", "on", "source"), rows, left=(1, 2))]
+    if profile.get("prices"):
+        rows = [
+            (f"${p['usd_per_hour']:g}/h", f"{p['provider']} {p['kind']}", p["date"])
+            for p in profile["prices"]
+        ]
+        lines += ["", render_table(("price", "of", "on"), rows, left=(1, 2))]
+    lines += [f"\n  note: {note}" for note in profile.get("notes", ())]
+    if "config" in profile:
+        lines += ["", "  config.json:", json.dumps(profile["config"], indent=2, ensure_ascii=False)]
+    return "\n".join(lines)
+
+
+def render_added(model: ModelSource, path: str, *, as_json: bool) -> str:
+    """What was written, and where."""
+    weights = model.weights
+    if as_json:
+        return _json(
+            {
+                "schema": "kvplan.profile-added/1",
+                "path": path,
+                "model": model.id,
+                "source": model.source,
+                "weights_bytes": weights.total_bytes if weights else None,
+                "parameters": weights.parameters if weights else None,
+            }
+        )
+    size = f"weight files {format_gib(weights.total_bytes)}" if weights else "sizes of weight files unknown"
+    return f"{path}\n  read from {model.source}; {size}"
+
+
+def _list(
+    header: Sequence[str], rows: Sequence[Sequence[str]], what: str, query: str | None, *, left: Sequence[int]
+) -> str:
+    if not rows:
+        return f"no {what} with {query!r} in its name"
+    return render_table(header, rows, left=left)
+
+
+def _has_words(profile: Mapping[str, Any], query: str | None) -> bool:
+    names = " ".join((profile["id"], profile.get("name", ""), *profile.get("aliases", ()))).casefold()
+    return all(word in names for word in (query or "").casefold().split())
+
+
+def _model_line(profile: Mapping[str, Any]) -> dict[str, Any]:
+    config = _text_config(profile)
+    return {
+        "id": profile["id"],
+        "aliases": list(profile.get("aliases", ())),
+        "architecture": next(iter(profile["config"].get("architectures") or ()), None),
+        "parameters": _fact(profile, "parameters"),
+        "weights_bytes": _fact(profile, "weights_bytes"),
+        "max_position_embeddings": config.get("max_position_embeddings"),
+        "confidence": profile["confidence"],
+    }
+
+
+def _gpu_line(profile: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": profile["id"],
+        "name": profile["name"],
+        "aliases": list(profile.get("aliases", ())),
+        "total_gib": profile["total_gib"]["value"],
+        "total_is_derived": profile["total_gib"].get("derived", False),
+        "compute_capability": _fact(profile, "compute_capability"),
+        "bandwidth_gbs": _fact(profile, "bandwidth_gbs"),
+        "usd_per_hour": profile["prices"][0]["usd_per_hour"] if profile.get("prices") else None,
+    }
+
+
+def _fact(profile: Mapping[str, Any], key: str) -> Any:
+    fact = profile.get(key)
+    return fact["value"] if fact else None
+
+
+def _text_config(profile: Mapping[str, Any]) -> Mapping[str, Any]:
+    config: Mapping[str, Any] = profile["config"]
+    nested = config.get("text_config")
+    return {**config, **nested} if isinstance(nested, dict) else config
+
+
+def _parameters(profile: Mapping[str, Any]) -> str:
+    count = _fact(profile, "parameters")
+    return f"{count / 1e9:,.2f} B" if count else _UNKNOWN
+
+
+def _value(fact: Mapping[str, Any]) -> str:
+    value = fact["value"]
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _source(fact: Mapping[str, Any]) -> str:
+    kind = f"{fact['kind']}: " if "kind" in fact else ""
+    note = f" ({fact['note']})" if fact.get("note") else ""
+    return f"{kind}{fact['source']}{note}"
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
