@@ -9,7 +9,7 @@ from kvplan.errors import InputError
 
 VllmVersion = tuple[int, int, int]
 
-_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:[.+-]?(?:post|rc|dev|cu|cpu|\+).*)?")
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?(?:[.+-]?(?:post|rc|dev|cu|cpu|\+).*)?")
 
 
 def parse_vllm_version(text: str) -> VllmVersion:
