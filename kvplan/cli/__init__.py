@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.cli.bench import bench
 from kvplan.cli.estimate import estimate
 from kvplan.cli.profiles import app as profiles
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS: Final[list[tuple[str, Callable[..., Any]]]] = [
     ("estimate", estimate),
+    ("bench", bench),
 ]
 """Command name -> function, in the order of --help."""
 
