@@ -217,7 +217,12 @@ def request_lengths(request: PlanRequest) -> RequestLengths | None:
 
     total = request.input_len + request.output_len
     return RequestLengths(
-        request.target_concurrency, fixed(request.input_len), fixed(request.output_len), fixed(total), total
+        request.target_concurrency,
+        fixed(request.input_len),
+        fixed(request.output_len),
+        fixed(total),
+        total,
+        ((total, 1),),
     )
 
 
@@ -241,4 +246,5 @@ def lengths_of(workload: Workload, target_concurrency: int | None) -> RequestLen
             workload.total_len_quantile(0.99),
         ),
         longest_total_len=workload.longest_total_len,
+        total_lens=tuple(sorted((s.total_len, s.count) for s in workload.samples)),
     )

@@ -86,6 +86,12 @@ def estimate(
         bool, typer.Option(help="Correct the prediction by launches measured here.")
     ] = True,
     compare: Annotated[bool, typer.Option("--compare", help="The named things side by side.")] = False,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A small table: attention, paging, block-size, window, skip-layers, offload, pools or all."
+        ),
+    ] = None,
     solve: Annotated[
         bool, typer.Option("--solve", help="The longest request, the most requests, the smallest cards.")
     ] = False,
@@ -156,6 +162,12 @@ def estimate(
             "--target-concurrency needs the requests' lengths",
             "give --input-len and --output-len, or --workload; --solve finds the longest",
         )
+    if what_if:
+        from kvplan.report.what_if import ask_views, render_views
+
+        views, refused = ask_views(planned, what_if)
+        typer.echo(render_views(views, refused, output_format.value))
+        raise typer.Exit(ExitCode.OK)
     if solve:
         from kvplan.report.solution import Solution
 
@@ -163,5 +175,5 @@ def estimate(
         raise typer.Exit(ExitCode.OK)
     report = EstimateReport.of(planned)
     typer.echo(report.render(output_format.value, explain=explain))
-    refused = report.starts == "no" or (fail_on is FailOn.TIGHT and report.starts == "tight")
-    raise typer.Exit(ExitCode.NO if refused or report.meets_target is False else ExitCode.OK)
+    says_no = report.starts == "no" or (fail_on is FailOn.TIGHT and report.starts == "tight")
+    raise typer.Exit(ExitCode.NO if says_no or report.meets_target is False else ExitCode.OK)

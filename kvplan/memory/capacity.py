@@ -30,6 +30,8 @@ class RequestLengths:
     total_len: LengthSummary
     """Quantiles of input + output of one request: not the sum of their quantiles."""
     longest_total_len: int
+    total_lens: tuple[tuple[int, int], ...] = ()
+    """(total length, how many requests have it), ascending: the distribution itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,77 @@
+"""What-if views as text, Markdown or JSON (`kvplan.what_if/1`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kvplan import __version__
+from kvplan.errors import InputError
+from kvplan.memory.what_if import View, each
+from kvplan.report.table import render_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvplan.planning import Planned
+
+SCHEMA: Final = "kvplan.what_if/1"
+
+
+def ask_views(planned: Planned, names: list[str]) -> tuple[list[View], list[str]]:
+    """The views, and a line for each that does not apply to this model when `all` were asked for.
+
+    Raises:
+        InputError: an unknown view, or one view alone that does not apply.
+    """
+    views, refused = [], []
+    for name, view in each(names):
+        try:
+            views.append(view(planned.planner, planned.serving))
+        except InputError as error:
+            if "all" not in names:
+                raise
+            refused.append(f"{name}: {error.message.removeprefix(f'--what-if {name}')}".replace(": :", ":"))
+    return views, refused
+
+
+def render_views(views: Sequence[View], refused: Sequence[str], output_format: str) -> str:
+    """The views as `text`, `markdown` or `json`."""
+    if output_format == "json":
+        import json
+
+        return json.dumps(as_dict(views, refused), indent=2)
+    parts = []
+    for view in views:
+        rows = [tuple(_cell(value) for value in row) for row in view.rows]
+        table = render_table(view.header, rows, markdown=output_format == "markdown")
+        parts.append(f"{view.title}\n\n{table}\n\n  {view.note}")
+    if refused:
+        parts.append("does not apply: " + "; ".join(refused))
+    return "\n\n".join(parts)
+
+
+def as_dict(views: Sequence[View], refused: Sequence[str]) -> dict[str, Any]:
+    """The views as JSON types: each row a mapping of column title to value."""
+    return {
+        "schema": SCHEMA,
+        "kvplan_version": __version__,
+        "views": [
+            {
+                "name": view.name,
+                "title": view.title,
+                "columns": [title or "case" for title in view.header],
+                "rows": [list(row) for row in view.rows],
+                "note": view.note,
+            }
+            for view in views
+        ],
+        "does_not_apply": list(refused),
+    }
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return "n/a"
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
