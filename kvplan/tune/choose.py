@@ -86,6 +86,8 @@ def violations(constraints: Constraints, loads: Sequence[LoadResult]) -> list[st
         return ["the load was not measured"]
     found = [f"{load.failed} requests failed" for load in loads if load.failed]
     found += ["no request was answered" for load in loads if not load.completed]
+    if any(load.waited_for_memory for load in loads):
+        found.append("requests waited for KV cache")
     limits = (
         ("p99 TTFT", constraints.ttft_p99_ms, [load.p99_ttft_ms for load in loads], "ms"),
         ("p99 TPOT", constraints.tpot_p99_ms, [load.p99_tpot_ms for load in loads], "ms"),

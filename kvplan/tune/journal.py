@@ -224,7 +224,10 @@ def refuse_mixing(contents: JournalContents, problem: Mapping[str, Any], context
         InputError: something differs; the message names what.
     """
     now = json.loads(json.dumps({"problem": problem, "context": context}))
-    then = {"problem": contents.header["problem"], "context": contents.header["context"]}
+    then = {"problem": dict(contents.header["problem"]), "context": contents.header["context"]}
+    # Where the model lies is not what it is: its fingerprint is in the context.
+    now["problem"].pop("model", None)
+    then["problem"].pop("model", None)
     found = difference(then, now)
     if found:
         raise InputError(

@@ -81,6 +81,7 @@ class Problem:
     """One tuning problem. Two runs of equal problems ask for the same trials."""
 
     model: str
+    """For people and for the launch; a trial's identity is the model's fingerprint in the run's context."""
     device: Device
     card_bytes: int
     """What torch sees of the GPU, or on CPU the size of the memory cgroup."""
@@ -125,7 +126,6 @@ class Problem:
     def base_settings(self) -> ServingConfig:
         """The settings that every candidate differs from in one knob; utilisation and KV are not in it."""
         settings = ServingConfig(
-            model=self.model,
             max_model_len=self.max_model_len,
             max_num_seqs=max(self.loads),
             kv_cache_dtype=self.space.kv_cache_dtype[0],

@@ -40,6 +40,9 @@ TOO_MUCH_MEMORY: Final = frozenset(
 )
 """Failures of too high a utilisation."""
 
+_WAVES: Final[Mapping[LoadKind, int]] = {"sweep": 3, "soak": 2, "target": 4}
+_FEWEST_REQUESTS: Final = 12
+
 
 @dataclass(frozen=True, slots=True)
 class LoadLevel:
@@ -49,6 +52,11 @@ class LoadLevel:
     """sweep and target: the workload's lengths; soak: every request at the longest prompt and answer."""
     concurrency: int
     repeats: int = 1
+
+    @property
+    def num_requests(self) -> int:
+        """Requests of one repeat: a few waves of all users, so that the ramps at both ends weigh little."""
+        return max(_FEWEST_REQUESTS, _WAVES[self.kind] * self.concurrency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +80,12 @@ class LoadResult:
     peak_waiting: int | None = None
     peak_kv_usage: float | None = None
     """Highest share of the KV cache in use, 0 to 1."""
+    waited_for_memory: bool | None = None
+    """Whether a request waited for KV cache while all users were being served."""
     peak_memory_bytes: int | None = None
     duration_s: float | None = None
-    detail: Mapping[str, Any] | None = None
-    """The whole measurement as the load client gave it."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know before believing the figures."""
 
     @property
     def is_usable(self) -> bool:
@@ -196,7 +206,10 @@ class Trial:
             status=record["status"],
             launch=None if record["launch"] is None else Launch.from_dict(record["launch"]),
             loads=tuple(
-                LoadResult(level=LoadLevel(**load["level"]), **{k: v for k, v in load.items() if k in known})
+                LoadResult(
+                    level=LoadLevel(**load["level"]),
+                    **({k: v for k, v in load.items() if k in known} | {"notes": tuple(load["notes"])}),
+                )
                 for load in record["loads"]
             ),
             failure=None if record["failure"] is None else FailureClass(record["failure"]),

@@ -1,4 +1,4 @@
-"""`.kvplan.yaml`: defaults with their types, paths beside the file, everything else left to `kvplan check`."""
+"""`.kvplan.yaml`: defaults with their types, paths beside the file; the rest is `kvplan check`'s."""
 
 from __future__ import annotations
 

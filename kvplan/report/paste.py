@@ -1,0 +1,31 @@
+"""The forms in which people take a setting away: a command line and vLLM's YAML."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from kvplan.config.argv import to_argv
+from kvplan.tune.problem import settings_from_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def served_flags(settings: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """The flags to serve with. On CPU vLLM's utilisation is of a NUMA node: the KV size stands for it."""
+    dropped = {"model"} if device == "cuda" else {"model", "gpu_memory_utilization"}
+    return {name: value for name, value in settings.items() if name not in dropped and value is not None}
+
+
+def serve_command(model: str, settings: Mapping[str, Any], device: str) -> str:
+    """`vllm serve MODEL --flag value ...`, quoted for a shell."""
+    return shlex.join(["vllm", "serve", model, *to_argv(settings_from_dict(served_flags(settings, device)))])
+
+
+def vllm_yaml(model: str, settings: Mapping[str, Any], device: str) -> str:
+    """The file that `vllm serve --config FILE` takes (keys are long option names)."""
+    import yaml
+
+    flags = {name.replace("_", "-"): value for name, value in served_flags(settings, device).items()}
+    return yaml.safe_dump({"model": model, **flags}, sort_keys=False)

@@ -1,0 +1,109 @@
+"""What `kvplan tune` ends with and `kvplan report` renders: one model, as text, Markdown or JSON.
+
+The JSON is `kvplan.report/1` (docs/reports.md). Everything in it comes from the journal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kvplan import __version__
+from kvplan.report.paste import serve_command, vllm_yaml
+from kvplan.tune.problem import Problem
+from kvplan.tune.replay import outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvplan.tune.journal import JournalContents
+    from kvplan.tune.recommend import Recommendation
+    from kvplan.tune.trial import Trial
+
+SCHEMA: Final = "kvplan.report/1"
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReport:
+    """A run, told from its journal."""
+
+    run: str
+    header: Mapping[str, Any]
+    problem: Problem
+    trials: tuple[Trial, ...]
+    recommendation: Recommendation
+    is_finished: bool
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def of(cls, contents: JournalContents) -> TuneReport:
+        """The report of a journal.
+
+        Raises:
+            InputError: the journal's model has no exact rule here, so an unfinished run can't be told.
+        """
+        outcome = outcome_of(contents)
+        return cls(
+            run=contents.run_id,
+            header=contents.header,
+            problem=Problem.from_dict(contents.header["problem"]),
+            trials=contents.trials,
+            recommendation=outcome.recommendation,
+            is_finished=outcome.is_finished,
+            warnings=contents.warnings,
+        )
+
+    @property
+    def wall_s(self) -> float:
+        """Time that launches, loads and stops took together."""
+        return sum(trial.wall_s for trial in self.trials)
+
+    @property
+    def memory_limit(self) -> str:
+        """What really bounded the memory: gpu, cgroup, rss or none."""
+        limits = {trial.launch.memory_limit for trial in self.trials if trial.launch is not None}
+        return ", ".join(sorted(limits)) or "none"
+
+    @property
+    def command(self) -> str | None:
+        """The recommended `vllm serve` line."""
+        settings = self.recommendation.settings
+        return None if settings is None else serve_command(self.problem.model, settings, self.problem.device)
+
+    @property
+    def yaml(self) -> str | None:
+        """The recommended vLLM YAML file."""
+        settings = self.recommendation.settings
+        return None if settings is None else vllm_yaml(self.problem.model, settings, self.problem.device)
+
+    def render(self, output_format: str) -> str:
+        """The report as `text`, `markdown` or `json`."""
+        if output_format == "json":
+            import json
+
+            return json.dumps(self.as_dict(), indent=2)
+        from kvplan.report.tune_text import render_text
+
+        return render_text(self, markdown=output_format == "markdown")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The documented JSON object."""
+        return {
+            "schema": SCHEMA,
+            "kvplan_version": __version__,
+            "run": self.run,
+            "made_with": self.header["kvplan_version"],
+            "created_at": self.header["at"],
+            "finished": self.is_finished,
+            "context": dict(self.header["context"]),
+            "problem": self.problem.as_dict(),
+            "memory_limit": self.memory_limit,
+            "recommendation": dataclasses.asdict(self.recommendation),
+            "command": self.command,
+            "vllm_yaml": self.yaml,
+            "trials": [trial.as_dict() for trial in self.trials],
+            "launches": len(self.trials),
+            "wall_s": self.wall_s,
+            "warnings": list(self.warnings),
+        }

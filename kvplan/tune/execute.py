@@ -1,0 +1,270 @@
+"""One real trial: vLLM started, loaded, measured and stopped; its log, samples and requests kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kvplan.engine.plan import LaunchPlan, printable_command
+from kvplan.engine.server import EngineDiedError, EngineStartError, running_engine
+from kvplan.errors import FailureClass, KvplanError, LoadError
+from kvplan.load.measure import measure_load
+from kvplan.load.records import Endpoint
+from kvplan.tune.trial import LoadResult, Trial, status_of
+from kvplan.units import format_gib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvplan.config.serving import ServingConfig
+    from kvplan.engine.server import Engine, EngineEvent
+    from kvplan.launch import Launch
+    from kvplan.load.measure import Measurement
+    from kvplan.load.records import Progress, RequestRecord
+    from kvplan.load.workload import Workload
+    from kvplan.tune.problem import Problem
+    from kvplan.tune.run import Watcher
+    from kvplan.tune.trial import LoadLevel, TrialSpec
+
+MEMORY_WAIT_S: Final = 120.0
+_WORKER: Final = "VLLM::Worker"
+"""How vLLM names the process that holds weights and KV cache (v1/executor/multiproc_executor.py, 0.32.0)."""
+
+
+@dataclass(slots=True)
+class EngineExecutor:
+    """Makes trials of one run on this machine."""
+
+    problem: Problem
+    workload: Workload
+    folder: Path
+    """The run's folder."""
+    watcher: Watcher
+    gpu: str | None = None
+    gpu_uuids: tuple[str, ...] = ()
+    ready_timeout_s: float = 900.0
+
+    def plan(self, number: int, spec: TrialSpec) -> LaunchPlan:
+        """The launch of a trial."""
+        return LaunchPlan(
+            model=self.problem.model,
+            settings=launched_settings(spec.settings, self.problem.device),
+            device=self.problem.device,
+            work_dir=self.folder / "trials" / f"{number}",
+            card_bytes=self.problem.card_bytes,
+            gpu=self.gpu,
+            gpu_uuids=self.gpu_uuids,
+            ready_timeout_s=self.ready_timeout_s,
+            served_model_name=f"kvplan-trial-{number}",
+        )
+
+    def execute(self, number: int, spec: TrialSpec) -> Trial:
+        """Launch, load, stop. A failure of vLLM is in the trial, not raised.
+
+        Raises:
+            KvplanError: nothing could be launched at all (no vLLM, no memory); nothing of it is running.
+            KeyboardInterrupt: passed on, after vLLM was stopped.
+        """
+        began = time.monotonic()
+        plan = self.plan(number, spec)
+        shutil.rmtree(plan.work_dir, ignore_errors=True)  # what an interrupted attempt left
+        plan.work_dir.mkdir(parents=True)
+        (plan.work_dir / "command.txt").write_text(printable_command(plan) + "\n")
+        if self.problem.device == "cpu":
+            wait_for_memory(self.problem.card_bytes, MEMORY_WAIT_S)
+        session = _Session(self, plan.work_dir, spec)
+        failure, evidence = None, None
+        try:
+            with running_engine(plan, on_event=self._on_event) as engine:
+                session.run(engine)
+            if session.broken is not None:
+                failure, evidence = FailureClass.UNKNOWN, session.broken
+        except (EngineStartError, EngineDiedError) as error:
+            session.launch = error.launch
+            failure, evidence = error.failure, error.decisive_line or error.message
+        except LoadError as error:
+            failure, evidence = FailureClass.UNKNOWN, error.message
+        return Trial(
+            number=number,
+            spec=spec,
+            status=status_of(failure),
+            launch=session.launch,
+            loads=tuple(session.loads),
+            failure=failure,
+            evidence=evidence,
+            kv_cache_bytes=session.kv_cache_bytes or spec.settings.kv_cache_memory_bytes,
+            non_kv_bytes=session.non_kv_bytes,
+            wall_s=round(time.monotonic() - began, 3),
+        )
+
+    def _on_event(self, event: EngineEvent) -> None:
+        self.watcher.phase(f"{event.kind.replace('_', ' ')} {event.text}".strip())
+
+
+class _Session:
+    """What happens between ready and stop, and what is known when it breaks off."""
+
+    def __init__(self, executor: EngineExecutor, folder: Path, spec: TrialSpec) -> None:
+        self.loads: list[LoadResult] = []
+        self.launch: Launch | None = None
+        self.kv_cache_bytes: int | None = None
+        self.non_kv_bytes: int | None = None
+        self.broken: str | None = None
+        """Why the loads ended although vLLM lives: requests failed, or nothing was answered."""
+        self._executor = executor
+        self._folder = folder
+        self._spec = spec
+
+    def run(self, engine: Engine) -> None:
+        """Measure memory, put every load on the server, keep what was seen."""
+        self._account(engine)
+        try:
+            for index, level in enumerate(self._spec.levels):
+                for repeat in range(level.repeats):
+                    if self.broken is None:
+                        self._load(engine, level, repeat, first=index == 0 and repeat == 0)
+        finally:
+            # Also when vLLM died or the user interrupted: the samples are the evidence.
+            with contextlib.suppress(OSError):
+                _write_lines(
+                    self._folder / "memory.jsonl",
+                    ({"at_s": t, "bytes": b} for t, b in engine.memory_series()),
+                )
+            self.launch = engine.launch
+
+    def _account(self, engine: Engine) -> None:
+        problem, facts = self._executor.problem, engine.launch.facts
+        if problem.device == "cpu":
+            self.kv_cache_bytes = self._spec.settings.kv_cache_memory_bytes
+            resident = worker_resident_bytes(engine.pids())
+            if resident is not None and self.kv_cache_bytes is not None:
+                # vLLM fills the KV cache with zeros at start, so all of it is resident by now.
+                self.non_kv_bytes = max(0, resident - self.kv_cache_bytes)
+            return
+        self.kv_cache_bytes = facts.available_kv_bytes
+        utilization = self._spec.settings.gpu_memory_utilization
+        if self.kv_cache_bytes is not None and utilization is not None:
+            self.non_kv_bytes = round(problem.card_bytes * utilization) - self.kv_cache_bytes
+
+    def _load(self, engine: Engine, level: LoadLevel, repeat: int, *, first: bool) -> None:
+        executor = self._executor
+        workload = executor.workload.longest() if level.kind == "soak" else executor.workload
+        samples_before = len(engine.memory_series())
+        executor.watcher.phase(f"{level.kind}: {level.concurrency} users")
+        with (self._folder / "requests.jsonl").open("a") as requests:
+
+            def keep(record: RequestRecord) -> None:
+                line = {"load": level.kind, "users": level.concurrency, "repeat": repeat, **record.as_dict()}
+                requests.write(json.dumps(line) + "\n")
+
+            measurement = asyncio.run(
+                measure_load(
+                    Endpoint(engine.base_url, engine.served_model_name, engine.api_key),
+                    workload,
+                    concurrency=level.concurrency,
+                    num_requests=level.num_requests,
+                    seed=executor.problem.seed + repeat,
+                    # The first load warms the server up until its speed settles; later ones find it warm.
+                    warmup_requests=None if first else 0,
+                    max_num_seqs=self._spec.settings.max_num_seqs,
+                    on_record=keep,
+                    on_progress=self._on_progress,
+                    check=engine.check,
+                )
+            )
+        peak = max((used for _, used in engine.memory_series()[samples_before:]), default=None)
+        result = load_result(level, repeat, measurement, peak)
+        self.loads.append(result)
+        self.broken = _breakage(measurement)
+        executor.watcher.load_ends(result)
+
+    def _on_progress(self, progress: Progress) -> None:
+        if progress.warming_up:
+            self._executor.watcher.phase("warming up")
+
+
+def launched_settings(settings: ServingConfig, device: str) -> ServingConfig:
+    """What vLLM is given: on CPU the KV size alone, because its utilisation is of a NUMA node's total."""
+    return settings if device == "cuda" else settings.with_flags(gpu_memory_utilization=None)
+
+
+def load_result(level: LoadLevel, repeat: int, measurement: Measurement, peak: int | None) -> LoadResult:
+    """A measurement as the search reads it."""
+    summary, server = measurement.summary, measurement.server
+    return LoadResult(
+        level=level,
+        repeat=repeat,
+        completed=summary.completed,
+        failed=summary.failed + summary.unfinished,
+        output_throughput=summary.output_throughput,
+        request_throughput=summary.request_throughput,
+        p50_ttft_ms=summary.p50_ttft_ms,
+        p99_ttft_ms=summary.p99_ttft_ms,
+        p50_tpot_ms=summary.p50_tpot_ms,
+        p99_tpot_ms=summary.p99_tpot_ms,
+        p99_e2el_ms=summary.p99_e2el_ms,
+        preemptions=None if server is None else server.preemptions,
+        peak_running=None if server is None else server.peak_running,
+        peak_waiting=None if server is None else server.peak_waiting,
+        peak_kv_usage=None if server is None else server.peak_kv_cache_usage,
+        waited_for_memory=None if server is None else server.waited_for_memory,
+        peak_memory_bytes=peak,
+        duration_s=summary.duration,
+        notes=measurement.notes,
+    )
+
+
+def worker_resident_bytes(pids: Iterable[int]) -> int | None:
+    """Resident memory of vLLM's worker (the largest of several): what vLLM itself counts on CPU.
+
+    Source: vLLM 0.32.0 v1/worker/cpu_worker.py::determine_available_memory (psutil's rss of the worker).
+    """
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+            if fields["Name"].strip().startswith(_WORKER):
+                found.append(int(fields["VmRSS"].split()[0]) * 1024)
+    return max(found, default=None)
+
+
+def wait_for_memory(needed_bytes: int, timeout_s: float) -> None:
+    """Wait until the machine has as much memory available as the card is large.
+
+    Raises:
+        KvplanError: it has not, after `timeout_s`.
+    """
+    import psutil
+
+    deadline = time.monotonic() + timeout_s
+    while (available := int(psutil.virtual_memory().available)) < needed_bytes:
+        if time.monotonic() >= deadline:
+            raise KvplanError(
+                f"this machine has {format_gib(available)} of memory available, the card is to be "
+                f"{format_gib(needed_bytes)}",
+                "end what uses it, or give a smaller --gpu-memory-gib",
+            )
+        time.sleep(0.5)
+
+
+def _breakage(measurement: Measurement) -> str | None:
+    summary = measurement.summary
+    if measurement.stopped is not None:
+        return f"the load was stopped: {measurement.stopped}"
+    if summary.failed:
+        text = summary.errors[0][0] if summary.errors else "no reason given"
+        return f"{summary.failed} of {summary.failed + summary.completed} requests failed: {text}"
+    return None if summary.completed else "no request was answered"
+
+
+def _write_lines(path: Path, lines: Iterable[object]) -> None:
+    with path.open("w") as file:
+        for line in lines:
+            file.write(json.dumps(line) + "\n")
