@@ -47,19 +47,19 @@ class MemoryCgroup:
         return self.path / "cgroup.procs"
 
     def used_bytes(self) -> int | None:
-        """Memory that the kernel can't take back: charged memory without page cache; None once it is gone."""
+        """Memory that the kernel can't take back: all that is charged but page cache; None once it is gone.
+
+        Charged memory less cache would be wrong for a moment after a file was read: the kernel's figures for
+        the two are not of the same instant. So what is no cache is added up.
+        """
         try:
+            stat = _read_counters(self.path / "memory.stat")
             if self.version == 1:
-                charged = int((self.path / "memory.usage_in_bytes").read_text())
-                stat = _read_counters(self.path / "memory.stat")
-                cache = stat["total_inactive_file"] + stat["total_active_file"]
-            else:
-                charged = int((self.path / "memory.current").read_text())
-                stat = _read_counters(self.path / "memory.stat")
-                cache = stat["inactive_file"] + stat["active_file"]
+                kernel = int((self.path / "memory.kmem.usage_in_bytes").read_text())
+                return stat["total_rss"] + stat["total_shmem"] + kernel
+            return stat["anon"] + stat["shmem"] + stat.get("kernel", stat.get("slab", 0))
         except (OSError, KeyError, ValueError):
             return None
-        return max(0, charged - cache)
 
     def oom_kill_count(self) -> int | None:
         """How many processes of the cgroup the kernel has killed for memory; None once it is gone."""

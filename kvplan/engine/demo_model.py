@@ -106,8 +106,8 @@ def _config(
 
 def _write_weights(folder: Path, config: dict[str, Any], seed: int) -> None:
     try:
-        import torch  # noqa: PLC0415
-        from safetensors.torch import save_file  # noqa: PLC0415
+        import torch
+        from safetensors.torch import save_file
     except ImportError as error:
         raise MissingDependencyError(
             "the demo model needs torch and safetensors", "pip install 'kvplan-tuner[cpu]'"
@@ -139,7 +139,7 @@ def _write_weights(folder: Path, config: dict[str, Any], seed: int) -> None:
 
 def _write_tokenizer(folder: Path, max_positions: int) -> None:
     try:
-        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: PLC0415
+        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     except ImportError as error:
         raise MissingDependencyError(
             "the demo model needs tokenizers", "pip install 'kvplan-tuner[cpu]'"

@@ -19,12 +19,12 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from kvplan.engine.log_file import STOP_MARK, LogFile
 from kvplan.engine.process_tree import (
     LAUNCH_ID_VARIABLE,
     SHM_DIR,
@@ -127,6 +127,7 @@ class Guard:
         self.leader: int | None = None
         self.leader_status: int | None = None
         self.spec = spec
+        self.log = LogFile(Path(spec["log_path"]))
         owner = read_process(os.getppid())
         me = read_process(os.getpid())
         self.state = LaunchState(
@@ -136,7 +137,7 @@ class Guard:
             guard=me.identity if me else (0, 0),
             tmp_dir=spec["tmp_dir"],
             cgroup=spec["cgroup"],
-            shared_memory_before=os.listdir(SHM_DIR) if SHM_DIR.is_dir() else [],
+            shared_memory_before=[path.name for path in SHM_DIR.iterdir()] if SHM_DIR.is_dir() else [],
         )
 
     def start(self) -> None:
@@ -183,6 +184,7 @@ class Guard:
         if changed:
             self.state.processes = identities
             self._save()
+        self.log.keep_small()
 
     def reap(self) -> None:
         """Collect dead children, adopted ones too; the leader's end is told."""
@@ -200,6 +202,7 @@ class Guard:
     def end(self, grace_s: float) -> None:
         """End all: SIGTERM to vLLM's first process and `grace_s` for it, then SIGKILL to whoever is left."""
         deadline = time.monotonic() + grace_s
+        self.log.append(f"{STOP_MARK} vLLM, with {grace_s:g} s to end by itself")
         members = self.members()
         self._note_shared_memory(members)
         if grace_s > 0:
@@ -216,6 +219,7 @@ class Guard:
             reap=self.reap,
         )
         self.reap()
+        self.log.close_gap()
         removed = remove_remains(self.state)
         if left:
             self.state.processes = [process.identity for process in left]
@@ -313,4 +317,4 @@ def supervise(guard: Guard, reader: LineReader, wake_read: int, stop: list[int])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,9 +12,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
-from kvplan.engine.guard import KILL_TIMEOUT_S, boot_id  # noqa: F401
+from kvplan.engine.guard import KILL_TIMEOUT_S
 from kvplan.engine.lock import clean_up_after
 
 if TYPE_CHECKING:
@@ -68,12 +68,15 @@ class GuardedProcess:
                 start_new_session=True,
                 pass_fds=lock.fds,
             )
-            self._say(json.dumps(spec))
         except BaseException:
             shutil.rmtree(tmp_dir, ignore_errors=True)
             raise
-        assert self._guard.stdout is not None  # noqa: S101  a pipe was asked for
-        os.set_blocking(self._guard.stdout.fileno(), False)
+        self._stdin, self._stdout = (
+            cast("IO[bytes]", self._guard.stdin),
+            cast("IO[bytes]", self._guard.stdout),
+        )
+        os.set_blocking(self._stdout.fileno(), False)
+        self._say(json.dumps(spec))
 
     @property
     def guard_pid(self) -> int:
@@ -82,9 +85,8 @@ class GuardedProcess:
 
     def poll(self) -> None:
         """Hear what the guard has told; without a guard, end what it left."""
-        assert self._guard.stdout is not None  # noqa: S101
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._guard.stdout.fileno(), 1 << 16):
+        with contextlib.suppress(BlockingIOError, ValueError):
+            while data := os.read(self._stdout.fileno(), 1 << 16):
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 for line in lines:
                     self._take(json.loads(line))
@@ -97,27 +99,27 @@ class GuardedProcess:
         """The start is over: the guard may look less often."""
         self._say("ready")
 
+    def ask_to_stop(self, grace_s: float = 0.0) -> None:
+        """Have all of it ended, without waiting."""
+        with contextlib.suppress(OSError, ValueError):  # the guard, or the pipe to it, is gone: so be it
+            self._say(f"stop {grace_s}")
+
     def stop(self, grace_s: float) -> None:
         """End all of it, and return when it is gone. May be called again."""
-        with contextlib.suppress(OSError):
-            self._say(f"stop {grace_s}")
-            if self._guard.stdin is not None:
-                self._guard.stdin.close()
+        self.ask_to_stop(grace_s)
+        with contextlib.suppress(OSError, ValueError):
+            self._stdin.close()
         deadline = time.monotonic() + grace_s + KILL_TIMEOUT_S + 5
         while not self.gone and time.monotonic() < deadline:
             self.poll()
             time.sleep(0.02)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._guard.wait(timeout=5)
-        for pipe in (self._guard.stdin, self._guard.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        self._stdout.close()
 
     def _say(self, line: str) -> None:
-        assert self._guard.stdin is not None  # noqa: S101
-        self._guard.stdin.write(line.encode() + b"\n")
-        self._guard.stdin.flush()
+        self._stdin.write(line.encode() + b"\n")
+        self._stdin.flush()
 
     def _take(self, event: Mapping[str, Any]) -> None:
         match event["event"]:

@@ -7,12 +7,13 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.engine.log_file import STOP_MARK
 from kvplan.engine.patterns import LogPatterns, log_patterns
 from kvplan.errors import FailureClass
 from kvplan.launch import StartupFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 MAX_LINE: Final = 16_384
@@ -20,19 +21,23 @@ MAX_LINE: Final = 16_384
 _CHUNK: Final = 1 << 18
 _MAX_READ: Final = 8 << 20
 _MAX_BEHIND: Final = 64 << 20
+_MAX_LINES: Final = 4000
+_MAX_LAST_READS: Final = 16
 _KEPT_FRAMES: Final = 200
 
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX: Final = re.compile(
-    r"^(?:\((?P<proc>[A-Za-z]+(?:[-_ ][\w-]+)?) pid=\d+\) )?"
-    r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]+\] )?)?"
+    r"^(?:\([\w :.-]+ pid=\d+[^)]*\) ?)*"
+    r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[?[\w./-]+:\d+\] ?)?)?"
 )
 
 
 def message_of(line: str) -> str:
-    """The line without process name, level, time and file: `(EngineCore pid=7) INFO 11-29 … [core.py:1] x` -> `x`.
+    """The line without process, level, time and file: `(EngineCore pid=7) INFO 11-29 … [core.py:1] x` -> `x`.
 
-    Source: vLLM 0.32.0 logger.py; the process name since 0.10.
+    Source: vLLM 0.6.6 to 0.32.0 logger.py; the process name since 0.10, brackets around the file since 0.8.
     """
+    line = _COLOUR.sub("", line) if "\x1b" in line else line
     return _PREFIX.sub("", line, count=1).strip()
 
 
@@ -43,26 +48,33 @@ class LogReader:
         self.path = path
         self.offset = 0
         self.skipped_bytes = 0
-        """What was passed over, because the file grew faster than it was worth reading."""
+        """What was passed over because the file grew faster than it was worth reading."""
+        self.skipped_lines = 0
+        """Lines out of the middle of such a flood."""
         self._rest = b""
 
     def new_lines(self) -> list[str]:
-        """Whole lines since the last call, at most 8 MiB of them; a file that isn't there yet has none."""
+        """Whole lines since the last call, of at most 8 MiB; a file that isn't there yet has none."""
         try:
             with self.path.open("rb") as file:
-                return self._read(file.seek(0, 2), file)
+                lines = self._read(file.seek(0, 2), file)
         except FileNotFoundError:
             return []
+        if len(lines) <= _MAX_LINES:
+            return lines
+        self.skipped_lines += len(lines) - _MAX_LINES
+        return lines[: _MAX_LINES // 2] + lines[-_MAX_LINES // 2 :]
 
-    def last_lines(self) -> list[str]:
-        """What is left when nothing more will be written, a last line without its newline too."""
-        lines: list[str] = []
-        while fresh := self.new_lines():
-            lines += fresh
+    def last_lines(self) -> Iterator[str]:
+        """What is left of a vLLM that has failed, a last line without its newline too."""
+        for _ in range(_MAX_LAST_READS):  # it may be dead, or hang, or still be flooding its log
+            fresh = self.new_lines()
+            if not fresh:
+                break
+            yield from fresh
         if self._rest:
-            lines.append(_text(self._rest))
+            yield _text(self._rest)
             self._rest = b""
-        return lines
 
     def _read(self, size: int, file: Any) -> list[str]:
         if size - self.offset > _MAX_BEHIND:
@@ -112,22 +124,27 @@ class LogWatch:
         self._first_error: str | None = None
         self.phase: str | None = None
         """The phase of the start that has begun; None before the first."""
+        self._ended = False
         self.fatal_line: str | None = None
         """A line after which vLLM will not serve (again), even if it lives on."""
 
     def feed(self, line: str) -> None:
         """The next line."""
         message = message_of(line)
-        if not message:
+        # What vLLM prints while it is stopped reads like a crash (0.32: EngineDeadError with a traceback).
+        self._ended = self._ended or message.startswith(STOP_MARK)
+        if not message or self._ended:
             return
         if message.startswith('File "'):
             self._frames = [*self._frames[-_KEPT_FRAMES:], message]
             return
         if message.startswith("Traceback (most recent call last)"):
             self._frames = []
-        self._take_facts(message)
-        self._take_phase(message)
-        self._take_failure(message)
+        if self.phase != "serving":
+            self._take_facts(message)
+            self._take_phase(message)
+        if _is_error(message):
+            self._take_failure(message)
         if self.fatal_line is None and self._patterns.fatal.search(message):
             self.fatal_line = message
 
@@ -149,7 +166,7 @@ class LogWatch:
                 for gives in pattern.gives:
                     value = gives.read(match)
                     if value is not None:
-                        self._facts[gives.fact] = value
+                        self._facts[gives.fact] = gives.keep(self._facts.get(gives.fact), value)
 
     def _take_phase(self, message: str) -> None:
         for phase, regex in self._patterns.phases:
@@ -160,15 +177,14 @@ class LogWatch:
         rank_to_beat = self._best[0] if self._best else len(self._patterns.failures)
         for rank, pattern in enumerate(self._patterns.failures[:rank_to_beat]):
             match = pattern.regex.search(message)
-            if match is None or not (_is_error(message) or pattern.regex.match(message)):
+            if match is None:
                 continue
             numbers = {gives.fact: gives.read(match) for gives in pattern.gives}
             failure, phase = self._class_and_phase(pattern.failure, pattern.phase)
             told = {fact: value for fact, value in numbers.items() if value is not None}
             self._best = rank, Failure(failure, phase, message, told)
             return
-        if self._first_error is None and _is_error(message):
-            self._first_error = message
+        self._first_error = self._first_error or message
 
     def _class_and_phase(
         self, failure: FailureClass | str, phase: str | None
@@ -181,11 +197,13 @@ class LogWatch:
         return self._patterns.oom_phases.get(self.phase or "weights", FailureClass.UNKNOWN), self.phase
 
 
-_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b|\berror: ")
+_ERROR: Final = re.compile(
+    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b|\berror: |^Value error, |^Assertion failed, |^terminate called"
+)
 
 
 def _is_error(message: str) -> bool:
-    """An exception's last line (`ValueError: …`, `torch.OutOfMemoryError: …`) or argparse's `…: error: …`."""
+    """The last line of an exception (`ValueError: …`, pydantic's `Value error, …`) or argparse's `…: error: …`."""
     return _ERROR.search(message) is not None
 
 

@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kvplan.engine import gpu
 from kvplan.engine.process_tree import SHM_DIR, all_processes, descendants, shared_memory_of
-from kvplan.units import format_gib
+from kvplan.units import KIB, format_gib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from kvplan.engine.cgroup import MemoryCgroup
     from kvplan.engine.plan import LaunchPlan
 
-INTERVAL_S: Final = 0.25
+_INTERVAL_S: Final = 0.25
 _MAX_SAMPLES: Final = 20_000
+_LOST_AFTER: Final = 3
+"""Failed questions to NVML in a row after which the card counts as gone."""
+_BLOCK: Final = 512
 
 
 class MemorySampler:
-    """Samples until stopped; where no kernel limit could be had, it is also what notices that a limit is passed."""
+    """Samples until stopped; where no kernel limit could be had, it also ends a vLLM that grows over its card."""
 
-    def __init__(self, plan: LaunchPlan, guard_pid: int, cgroup: MemoryCgroup | None) -> None:
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        guard_pid: int,
+        cgroup: MemoryCgroup | None,
+        on_over_limit: Callable[[], None] = lambda: None,
+    ) -> None:
         self.peak_bytes: int | None = None
         self.over_limit: str | None = None
-        """What happened, when the process tree grew over the card that has no cgroup."""
+        """What happened, when the process tree outgrew a card that has no cgroup."""
+        self.gpu_lost: str | None = None
+        """What NVML said, when a card stopped answering."""
         self._plan = plan
         self._guard_pid = guard_pid
         self._cgroup = cgroup
+        self._on_over_limit = on_over_limit
         self._samples: list[tuple[float, int]] = []
+        self._every = 1
         self._start = time.monotonic()
         self._stop = threading.Event()
+        self._baseline = self._gpu_used()
         self._thread = threading.Thread(target=self._run, name="kvplan-memory", daemon=True)
         self._thread.start()
 
@@ -43,13 +59,15 @@ class MemorySampler:
     def sample_now(self) -> int | None:
         """Bytes in use at this moment; None where nothing can tell."""
         if self._plan.device == "cuda":
-            return gpu_bytes_of(self.pids())
+            with contextlib.suppress(gpu.GpuLostError):
+                return self._gpu_bytes()
+            return None
         if self._cgroup is not None:
             return self._cgroup.used_bytes()
         return tree_bytes(self.pids())
 
     def samples(self) -> list[tuple[float, int]]:
-        """(seconds since the start, bytes)."""
+        """(seconds since the start, bytes), oldest first; thinned out on a long run."""
         return list(self._samples)
 
     def stop(self) -> None:
@@ -58,17 +76,52 @@ class MemorySampler:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        while not self._stop.wait(INTERVAL_S):
-            used = self.sample_now()
+        failures = count = 0
+        while not self._stop.wait(_INTERVAL_S):
+            try:
+                used = self._gpu_bytes() if self._plan.device == "cuda" else self.sample_now()
+                failures = 0
+            except gpu.GpuLostError as error:
+                used = None
+                failures += 1
+                # Only a card that did answer can be lost.
+                if failures >= _LOST_AFTER and self.peak_bytes is not None:
+                    self.gpu_lost = f"the GPU does not answer any more: {error}"
             if used is None:
                 continue
-            self._samples.append((time.monotonic() - self._start, used))
-            if len(self._samples) > _MAX_SAMPLES:
-                self._samples = self._samples[::2]
             self.peak_bytes = max(used, self.peak_bytes or 0)
-            limit = self._plan.card_bytes
-            if self._plan.device == "cpu" and self._cgroup is None and limit is not None and used > limit:
-                self.over_limit = f"vLLM's processes used {format_gib(used)} of a card of {format_gib(limit)}"
+            if count % self._every == 0:
+                self._keep(used)
+            count += 1
+            self._enforce(used)
+
+    def _keep(self, used: int) -> None:
+        self._samples.append((time.monotonic() - self._start, used))
+        if len(self._samples) > _MAX_SAMPLES:
+            self._samples = self._samples[::2]
+            self._every *= 2
+
+    def _enforce(self, used: int) -> None:
+        limit = self._plan.card_bytes
+        if self._plan.device == "cuda" or self._cgroup is not None or limit is None or used <= limit:
+            return
+        if self.over_limit is None:
+            self.over_limit = f"vLLM's processes used {format_gib(used)} of a card of {format_gib(limit)}"
+            self._on_over_limit()
+
+    def _gpu_bytes(self) -> int:
+        held = gpu.bytes_held_by(self.pids(), self._plan.gpu_uuids)
+        if held is not None:
+            return held
+        # NVML sees other pids than ours (a container): all that came onto the cards since the start.
+        return max(0, self._gpu_used() - self._baseline)
+
+    def _gpu_used(self) -> int:
+        if self._plan.device != "cuda":
+            return 0
+        with contextlib.suppress(gpu.GpuLostError):
+            return sum(card.used_bytes for card in gpu.gpus(self._plan.gpu_uuids))
+        return 0
 
 
 def tree_bytes(pids: Iterable[int]) -> int:
@@ -79,32 +132,14 @@ def tree_bytes(pids: Iterable[int]) -> int:
 
 
 def _anonymous_bytes(pid: int) -> int:
-    try:
+    with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
+                return int(line.split()[1]) * KIB
     return 0
 
 
 def _allocated_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_blocks * 512
-    except OSError:
-        return 0
-
-
-def gpu_bytes_of(pids: Iterable[int]) -> int | None:
-    """GPU memory of these processes on all cards, as NVML tells it."""
-    import pynvml  # noqa: PLC0415
-
-    wanted = set(pids)
-    total = 0
-    pynvml.nvmlInit()
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            if process.pid in wanted and process.usedGpuMemory is not None:
-                total += process.usedGpuMemory
-    return total
+    with contextlib.suppress(OSError):
+        return path.stat().st_blocks * _BLOCK
+    return 0

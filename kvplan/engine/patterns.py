@@ -38,6 +38,14 @@ class Gives:
     group: str
     how: str | None
     unit_group: str | None
+    of_many: str = "last"
+    """Which of several values in a log holds: `last`, or `min` or `max` over the workers that print one each."""
+
+    def keep(self, old: Any, new: Any) -> Any:
+        """The value to hold after another one has come."""
+        if old is None or self.of_many == "last":
+            return new
+        return min(old, new) if self.of_many == "min" else max(old, new)
 
     def read(self, match: re.Match[str]) -> Any:
         """The value, or None when the line leaves it out."""
@@ -94,9 +102,9 @@ class LogPatterns:
 @functools.cache
 def log_patterns() -> LogPatterns:
     """The shipped patterns."""
-    import yaml  # noqa: PLC0415  only a launch needs it
+    import yaml
 
-    record = yaml.load(_find().read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    record = yaml.safe_load(_find().read_text("utf-8"))
     if record["schema"] != SCHEMA:
         raise ValueError(f"{_FILE}: schema is {record['schema']!r}, not {SCHEMA}")
     return LogPatterns(
@@ -124,7 +132,9 @@ def _failure(entry: Mapping[str, Any]) -> FailurePattern:
 
 def _gives(entry: Mapping[str, Any]) -> tuple[Gives, ...]:
     return tuple(
-        Gives(item["fact"], item["group"], item.get("as"), item.get("unit_group"))
+        Gives(
+            item["fact"], item["group"], item.get("as"), item.get("unit_group"), item.get("of_many", "last")
+        )
         for item in entry.get("gives", ())
     )
 

@@ -24,7 +24,7 @@ VLLM_MODULE: Final = "vllm.entrypoints.openai.api_server"
 
 MASK: Final = "***"
 _OURS: Final = ("served_model_name", "host", "port", "uds", "root_path", "ssl_keyfile", "ssl_certfile")
-"""Flags of a user's file that a trial sets itself: it is loopback only, on its own port, under its own name."""
+"""Flags of a user's file that a trial sets itself: it is loopback only, on its own port and name."""
 _SECRET_MARKS: Final = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 

@@ -63,7 +63,7 @@ def read_process(pid: int) -> Process | None:
 
 def all_processes() -> dict[int, Process]:
     """Every process that /proc shows."""
-    found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    found = (read_process(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit())
     return {process.pid: process for process in found if process is not None}
 
 
@@ -90,9 +90,9 @@ def left_of_launch(
 ) -> list[Process]:
     """Live processes of a launch whose guard is gone.
 
-    A process belongs to it if its pid and start time were remembered, if it shares a session with such a process,
-    if it descends from one, or if its environment carries the launch's id. (vLLM renames its processes, which
-    overwrites the environment that /proc shows, so the last test alone would miss them.)
+    A process belongs to it if its pid and start time were remembered, if it shares a session with such a
+    process, if it descends from one, or if its environment carries the launch's id. (vLLM renames its
+    processes, which overwrites the environment that /proc shows: the last test alone would miss them.)
     """
     processes = all_processes() if processes is None else processes
     known = set(remembered)

@@ -4,37 +4,52 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
+import datetime as dt
 import math
 import os
+import random
 import socket
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import httpx
+
+from kvplan.engine import gpu
 from kvplan.engine.cgroup import MemoryCgroup
 from kvplan.engine.guarded import GuardedProcess
 from kvplan.engine.lock import HeldLock, device_lock
-from kvplan.engine.log import Failure, LogReader, LogWatch
 from kvplan.engine.memory_sampler import MemorySampler
+from kvplan.engine.metrics import MetricsSnapshot, scrape
 from kvplan.engine.plan import LaunchPlan, argv, own_environment
-from kvplan.errors import EngineError, FailureClass, InputError, MissingDependencyError
-from kvplan.launch import Launch
+from kvplan.engine.preflight import require_vllm
+from kvplan.engine.watch import EngineWatch
+from kvplan.errors import EngineError, InputError
+from kvplan.launch import Launch, StartupFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from kvplan.engine.log import Failure
+
 _POLL_S: Final = 0.1
-_SETTLE_S: Final = 3.0
-"""After a fatal line: how long the rest of the traceback may take."""
+_PROBE_TIMEOUT_S: Final = 5.0
 _GRACE_S: Final = 2.0
+_FREE_TIMEOUT_S: Final = 60.0
+_PORTS: Final = range(20_000, 30_000)
+"""Below the range from which Linux takes ports for outgoing connections, so that none is taken between our
+look and vLLM's bind, many seconds later."""
+
+EventKind = Literal[
+    "waiting", "cleaned_up", "starting", "phase", "ready", "stopping", "stopped", "memory_held"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineEvent:
     """Something to tell whoever waits."""
 
-    kind: Literal["waiting", "cleaned_up", "starting", "phase", "ready", "stopping", "stopped"]
+    kind: EventKind
     text: str
     elapsed_s: float = 0.0
 
@@ -43,49 +58,53 @@ class EngineEvent:
 class EngineStartError(EngineError):
     """vLLM did not become ready."""
 
-    launch: Launch | None = None
+    launch: Launch = field(kw_only=True)
 
 
 @dataclass
 class EngineDiedError(EngineError):
     """vLLM was ready, and then failed."""
 
-    launch: Launch | None = None
+    launch: Launch = field(kw_only=True)
 
 
 class Engine:
-    """One vLLM server of ours."""
+    """One vLLM server of ours. Made by `running_engine`."""
 
     def __init__(
         self, plan: LaunchPlan, port: int, lock: HeldLock, on_event: Callable[[EngineEvent], None]
     ) -> None:
         self.plan = plan
-        self.port = port
         self.base_url = f"http://127.0.0.1:{port}"
         self.api_key = plan.api_key
         self.served_model_name = plan.served_model_name
         self.ready_s: float | None = None
+        headers = {"Authorization": f"Bearer {plan.api_key}"}
+        self._http = httpx.Client(base_url=self.base_url, trust_env=False, headers=headers)
         self._on_event = on_event
-        self._failed: EngineError | None = None
-        self._settled: float | None = None
-        self._log = LogReader(plan.log_path)
-        self._watch = LogWatch()
-        self._started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._cgroup = (
-            MemoryCgroup.create(plan.card_bytes) if plan.device == "cpu" and plan.card_bytes else None
-        )
+        self._failed: EngineStartError | EngineDiedError | None = None
+        self._scraped = StartupFacts()
+        self._started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        wants_cgroup = plan.device == "cpu" and plan.card_bytes is not None
+        self._cgroup = MemoryCgroup.create(plan.card_bytes or 0) if wants_cgroup else None
         plan.work_dir.mkdir(parents=True, exist_ok=True)
         plan.log_path.write_bytes(b"")
         self._start = time.monotonic()
-        self._process = GuardedProcess(
-            argv(plan, port),
-            os.environ | own_environment(plan),
-            plan.log_path,
-            lock=lock,
-            cgroup=self._cgroup,
-        )
+        try:
+            self._process = GuardedProcess(
+                argv(plan, port),
+                {**os.environ, **own_environment(plan)},
+                plan.log_path,
+                lock=lock,
+                cgroup=self._cgroup,
+            )
+        except BaseException:
+            if self._cgroup is not None:
+                self._cgroup.remove()
+            raise
+        self._sampler = MemorySampler(plan, self._process.guard_pid, self._cgroup, self._process.ask_to_stop)
+        self._watch = EngineWatch(plan.log_path, self._process, self._sampler, self._cgroup)
         self._tell("starting", f"vLLM on port {port}, log {plan.log_path}")
-        self._sampler = MemorySampler(plan, self._process.guard_pid, self._cgroup)
 
     @property
     def memory_limit(self) -> Literal["gpu", "cgroup", "rss", "none"]:
@@ -98,37 +117,43 @@ class Engine:
 
     @property
     def launch(self) -> Launch:
-        """The record of this launch as it stands."""
-        return self._record(None)
+        """The record of this launch as it stands now."""
+        return self._record() if self._failed is None else self._failed.launch
 
     def pids(self) -> list[int]:
         """All live processes of this vLLM."""
         return self._sampler.pids()
 
+    def used_bytes(self) -> int | None:
+        """Memory in use now; None where nothing can tell."""
+        return self._sampler.sample_now()
+
     def peak_bytes(self) -> int | None:
         """Highest memory use that was sampled so far; None before the first sample."""
         return self._sampler.peak_bytes
 
-    def used_bytes(self) -> int | None:
-        """Memory use now."""
-        return self._sampler.sample_now()
-
-    def samples(self) -> list[tuple[float, int]]:
-        """(seconds since the start, bytes), oldest first."""
+    def memory_series(self) -> list[tuple[float, int]]:
+        """(seconds since the start, bytes in use), oldest first."""
         return self._sampler.samples()
 
+    def metrics(self) -> MetricsSnapshot | None:
+        """What /metrics says now; None if it does not answer."""
+        return scrape(self.base_url, self.api_key)
+
+    def answers(self, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
+        """Whether our server answers at all: a hang under load shows here, and nowhere else."""
+        return self._probe(timeout_s)
+
     def check(self) -> None:
-        """Look at process, log and memory now.
+        """Look at process, log and memory now; cheap enough to be called several times a second.
 
         Raises:
             EngineDiedError: it has failed since it was ready.
             EngineStartError: it has failed before.
         """
-        if self._failed is not None:
-            raise self._failed
-        failure = self._look()
-        if failure is not None:
+        if self._failed is None and (failure := self._watch.look()) is not None:
             self._failed = self._error(failure)
+        if self._failed is not None:
             raise self._failed
 
     def wait_ready(self) -> None:
@@ -139,131 +164,89 @@ class Engine:
         """
         deadline = self._start + self.plan.ready_timeout_s
         phase = None
-        while not self._is_ready():
+        while True:
             self.check()
+            if self._probe(min(_PROBE_TIMEOUT_S, max(0.1, deadline - time.monotonic()))):
+                break
             if self._watch.phase != phase:
                 phase = self._watch.phase
                 self._tell("phase", phase or "")
             if time.monotonic() > deadline:
-                self._failed = self._error(self._timeout())
+                self._failed = self._error(self._watch.timed_out())
                 raise self._failed
             time.sleep(_POLL_S)
         self.check()
         self.ready_s = time.monotonic() - self._start
+        self._watch.ready = True
         self._process.tell_ready()
+        self._scraped = _facts_of(self.metrics())
         self._tell("ready", f"after {self.ready_s:.1f} s")
 
     def stop(self) -> None:
         """End it; nothing of it is left when this returns."""
         self._tell("stopping", "")
-        self._sampler.stop()
-        self._process.stop(_GRACE_S if self.ready_s is not None and self._failed is None else 0.0)
-        if self._cgroup is not None:
-            self._cgroup.remove()
+        well = self.ready_s is not None and self._failed is None
+        try:
+            self._process.stop(_GRACE_S if well else 0.0)
+        finally:
+            self._sampler.stop()
+            self._http.close()
+            if self._cgroup is not None:
+                self._cgroup.remove()
         self._tell("stopped", "")
 
-    def _look(self) -> Failure | None:
-        self._process.poll()
-        for line in self._log.new_lines():
-            self._watch.feed(line)
-        now = time.monotonic()
-        over_limit = self._sampler.over_limit
-        if self._kernel_kills():
-            return self._killed("the kernel killed a process of vLLM for memory")
-        if over_limit is not None:
-            return self._killed(over_limit)
-        dead = self._process.exit_status is not None or self._process.error is not None
-        if not dead and self._watch.fatal_line is None:
-            return None
-        # The lines that tell why may come after the one that tells that it is over.
-        if self._settled is None:
-            self._settled = now + (0.3 if dead else _SETTLE_S)
-        if now < self._settled:
-            time.sleep(min(_POLL_S, self._settled - now))
-            return self._look()
-        for line in self._log.last_lines():
-            self._watch.feed(line)
-        return self._after_death()
-
-    def _after_death(self) -> Failure:
-        told = self._watch.failure()
-        if told is not None and told.failure is not FailureClass.UNKNOWN:
-            return told
-        status = self._process.exit_status
-        if self._kernel_kills():
-            return self._killed("the kernel killed a process of vLLM for memory")
-        if status == -9:
-            return self._killed("vLLM was killed by SIGKILL")
-        if told is not None:
-            return told
-        text = self._process.error or f"vLLM exited with status {status}"
-        return Failure(FailureClass.UNKNOWN, self._watch.phase, text)
-
-    def _kernel_kills(self) -> int:
-        return (self._cgroup.oom_kill_count() or 0) if self._cgroup is not None else 0
-
-    def _killed(self, text: str) -> Failure:
-        return Failure(FailureClass.KILLED, "serving" if self.ready_s else self._watch.phase, text)
-
-    def _timeout(self) -> Failure:
-        told = self._watch.failure()
-        line = None if told is None else told.decisive_line
-        return Failure(FailureClass.TIMEOUT, self._watch.phase, line)
-
-    def _is_ready(self) -> bool:
-        import httpx  # noqa: PLC0415
-
-        headers = {"Authorization": f"Bearer {self.api_key}"}
+    def _probe(self, timeout_s: float) -> bool:
+        """/health is 200 and /v1/models knows our name: another server on the port does not pass for ours."""
         try:
-            with httpx.Client(base_url=self.base_url, timeout=2.0, trust_env=False) as client:
-                if client.get("/health").status_code != 200:
-                    return False
-                models = client.get("/v1/models", headers=headers)
-                names = [model["id"] for model in models.json()["data"]] if models.status_code == 200 else []
-        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            if self._http.get("/health", timeout=timeout_s).status_code != httpx.codes.OK:
+                return False
+            answer = self._http.get("/v1/models", timeout=timeout_s).json()
+        except (httpx.HTTPError, ValueError):
             return False
+        models = answer.get("data") if isinstance(answer, dict) else None
+        names = [model.get("id") for model in models or () if isinstance(model, dict)]
         return self.served_model_name in names
 
-    def _error(self, failure: Failure) -> EngineError:
-        launch = self._record(failure)
-        kind = EngineStartError if self.ready_s is None else EngineDiedError
+    def _error(self, failure: Failure) -> EngineStartError | EngineDiedError:
+        why = failure.decisive_line or "its log does not say why"
+        kind: type[EngineStartError | EngineDiedError] = (
+            EngineStartError if self.ready_s is None else EngineDiedError
+        )
         when = "did not start" if self.ready_s is None else "failed while serving"
         return kind(
-            message=f"vLLM {when}: {failure.failure} ({failure.decisive_line or 'its log does not say why'})",
+            message=f"vLLM {when}: {failure.failure} ({why})",
             hint=f"the whole log is {self.plan.log_path}",
             failure=failure.failure,
             decisive_line=failure.decisive_line,
             log_path=str(self.plan.log_path),
-            launch=launch,
+            launch=dataclasses.replace(
+                self._record(),
+                outcome="failed",
+                failure=failure.failure,
+                phase=failure.phase,
+                decisive_line=failure.decisive_line,
+                exit_status=self._process.exit_status,
+            ),
         )
 
-    def _record(self, failure: Failure | None) -> Launch:
-        launch = Launch(
-            outcome="started" if failure is None else "failed",
+    def _record(self) -> Launch:
+        return Launch(
+            outcome="started",
             settings=self.plan.settings.given(),
             device=self.plan.device,
             model=self.plan.model,
             gpu=self.plan.gpu,
             gpu_total_bytes=self.plan.card_bytes,
             memory_limit=self.memory_limit,
-            oom_kill_count=None if self._cgroup is None else self._cgroup.oom_kill_count(),
-            facts=self._watch.facts(),
+            oom_kill_count=self._watch.kernel_kills(),
+            facts=_filled(self._watch.facts, self._scraped),
             ready_s=self.ready_s,
             peak_bytes=self.peak_bytes(),
             log_path=str(self.plan.log_path),
             started_at=self._started_at,
         )
-        if failure is None:
-            return launch
-        return dataclasses.replace(
-            launch,
-            failure=failure.failure,
-            phase=failure.phase,
-            decisive_line=failure.decisive_line,
-            exit_status=self._process.exit_status,
-        )
 
-    def _tell(self, kind: EngineEvent.kind, text: str) -> None:
+    def _tell(self, kind: EventKind, text: str) -> None:
         self._on_event(EngineEvent(kind, text, time.monotonic() - self._start))
 
 
@@ -278,18 +261,21 @@ def running_engine(
 
     Raises:
         EngineStartError: it did not become ready; carries the launch record.
-        EngineDiedError: it failed while the block ran (also when the block left with another error).
+        EngineDiedError: it failed while the block ran, whatever error the block itself left with.
         EngineBusyError: another engine holds the device longer than `lock_wait_s`.
         InputError: the port that was asked for is in use.
         MissingDependencyError: no vLLM, or one that can't be imported.
     """
+    require_vllm(plan)
     tell = on_event or (lambda _: None)
+    cards = _cards(plan)
     with device_lock(
-        plan.gpu_uuids or (None,),
+        [card.uuid for card in cards] or [None],
         wait_s=lock_wait_s,
         on_wait=lambda text: tell(EngineEvent("waiting", text)),
         on_clean_up=lambda text: tell(EngineEvent("cleaned_up", text)),
     ) as lock:
+        before = _cards(plan)
         engine = Engine(plan, choose_port(plan.port), lock, tell)
         try:
             engine.wait_ready()
@@ -301,21 +287,65 @@ def running_engine(
             engine.check()
         finally:
             engine.stop()
+            _wait_for_memory(before, tell)
 
 
-def choose_port(wanted: int | None) -> int:
+def choose_port(wanted: int | None = None) -> int:
     """A free port on the loopback, or the wanted one.
 
     Raises:
-        InputError: the wanted one is in use.
+        InputError: the wanted one can't be used, or none is free.
     """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted or 0))
-        except OSError as error:
-            raise InputError(
-                f"port {wanted} can't be used: {error.strerror}",
-                "name another one, or none: a free one is chosen",
-            ) from error
-        return int(probe.getsockname()[1])
+    # Not seeded: two kvplans must not try the same ones in the same order.
+    candidates = [wanted] if wanted is not None else random.SystemRandom().sample(_PORTS, 100)
+    for port in candidates:
+        with socket.socket() as probe:
+            # As vLLM does: a port whose last connections are still fading (TIME_WAIT) can be used.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                reason = error.strerror
+            else:
+                return port
+    what = f"port {wanted}" if wanted is not None else "none of 100 ports tried"
+    raise InputError(f"{what} can be used: {reason}", "name another one, or none: a free one is chosen")
+
+
+def _cards(plan: LaunchPlan) -> list[gpu.GpuMemory]:
+    """The plan's cards as they are now; none on CPU, and none where NVML does not answer."""
+    if plan.device == "cpu":
+        return []
+    try:
+        return gpu.gpus(plan.gpu_uuids)
+    except gpu.GpuLostError:
+        return []
+
+
+def _wait_for_memory(before: list[gpu.GpuMemory], tell: Callable[[EngineEvent], None]) -> None:
+    if not before:
+        return
+    try:
+        held = gpu.wait_until_free(before, timeout_s=_FREE_TIMEOUT_S)
+    except gpu.GpuLostError as error:
+        tell(EngineEvent("memory_held", f"the GPU does not answer any more: {error}"))
+        return
+    if held:
+        tell(EngineEvent("memory_held", f"{held} bytes of GPU memory are still held by someone"))
+
+
+def _facts_of(metrics: MetricsSnapshot | None) -> StartupFacts:
+    """What only /metrics tells: the log of V1 names neither the blocks nor their size."""
+    if metrics is None:
+        return StartupFacts()
+    block_size = metrics.cache_int("effective_attention_block_size") or metrics.cache_int("block_size")
+    return StartupFacts(num_gpu_blocks=metrics.cache_int("num_gpu_blocks"), block_size=block_size)
+
+
+def _filled(facts: StartupFacts, others: StartupFacts) -> StartupFacts:
+    missing: dict[str, Any] = {
+        fact.name: getattr(others, fact.name)
+        for fact in dataclasses.fields(facts)
+        if getattr(facts, fact.name) is None
+    }
+    return dataclasses.replace(facts, **missing)
