@@ -44,12 +44,14 @@ class WeightTensor:
     """None is the model's dtype; a name where vLLM keeps another one."""
     heads: int = 0
     """For role kv: into how many heads (or groups) its first axis falls."""
+    stored: bool = True
+    """False for a second copy that vLLM makes of a stored tensor (V where K and V are the same)."""
     module: str = ""
     """The layer's parameter in vLLM that it becomes part of: same name, one allocation (`qkv_proj`)."""
 
     @property
     def elements(self) -> int:
-        """Values in all the tensors of this pattern in the whole model."""
+        """Values in all the tensors of this pattern in the whole model, undivided."""
         return math.prod(self.shape) * self.total
 
     @property
