@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal
 
 from kvplan.errors import InputError
 from kvplan.load.lengths import LengthSample, at_share, merge
+from kvplan.units import cdiv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,17 +163,19 @@ class Workload:
 
         The lengths are spread evenly over the distribution, so that two draws differ in order only: a
         comparison of two runs does not compare two samples. A trace keeps its order. The requests of one
-        conversation follow one another, shortest prompt first.
+        conversation follow one another and grow from the distribution's short end to its long one.
         """
         if isinstance(self.arrivals, Trace) and len(self.samples) == len(self.arrivals.times_s):
             return [self.samples[i % len(self.samples)] for i in range(count)]
         merged = merge(self.samples)
-        drawn = [replace(at_share(merged, (i + 0.5) / count), count=1) for i in range(count)]
-        random.Random(f"{seed} lengths").shuffle(drawn)
-        if self.turns > 1:
-            for start in range(0, count, self.turns):
-                drawn[start : start + self.turns] = sorted(drawn[start : start + self.turns])
-        return drawn
+        conversations = cdiv(count, self.turns)
+        shares = [
+            [(turn + (number + 0.5) / conversations) / self.turns for turn in range(self.turns)]
+            for number in range(conversations)
+        ]
+        random.Random(f"{seed} lengths").shuffle(shares)
+        drawn = (replace(at_share(merged, q), count=1) for conversation in shares for q in conversation)
+        return list(islice(drawn, count))
 
     def draw_endless(self, seed: int) -> Iterator[LengthSample]:
         """Requests without end, each round of 64 (in whole conversations) with the workload's mix."""
