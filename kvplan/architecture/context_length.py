@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -26,8 +27,18 @@ _ALREADY_SCALED: Final = frozenset(
 """RoPE types whose max_position_embeddings already includes the factor."""
 
 
-def derived_max_model_len(fields: ConfigFields, class_default: int | None) -> int:
-    """The longest context in tokens.
+@dataclass(frozen=True, slots=True)
+class ContextLengths:
+    """In tokens."""
+
+    default: int
+    """Without --max-model-len."""
+    longest: int
+    """The longest --max-model-len that vLLM takes."""
+
+
+def context_lengths(fields: ConfigFields, class_default: int | None) -> ContextLengths:
+    """What vLLM derives from the config.
 
     `class_default` is what the model's Hugging Face config class puts in place of a missing length.
 
@@ -42,16 +53,18 @@ def derived_max_model_len(fields: ConfigFields, class_default: int | None) -> in
     # Command-R: its own field wins even where it is the longer one.
     length = fields.optional_integer("model_max_length") or length
     scalings = list(_rope_scalings(fields))
-    if any(_rope_type(scaling) in {"longrope", "su"} for scaling in scalings):
-        return fields.integer("original_max_position_embeddings", default=length)
-    # Gemma 3's 131072 includes its factor of 8 although its RoPE type is "linear".
-    if "gemma3" in str(fields.get("model_type")):
-        return length
     factor = 1.0
-    for scaling in scalings:
-        if _rope_type(scaling) not in _ALREADY_SCALED:
-            factor = float(scaling.get("factor") or factor)
-    return int(length * factor)
+    # Gemma 3's 131072 includes its factor of 8 although its RoPE type is "linear".
+    if "gemma3" not in str(fields.get("model_type")):
+        for scaling in scalings:
+            if _rope_type(scaling) not in _ALREADY_SCALED:
+                factor = float(scaling.get("factor") or factor)
+    longest = int(length * factor)
+    default = longest
+    if any(_rope_type(scaling) in {"longrope", "su"} for scaling in scalings):
+        # Short contexts are worse with the long factors: vLLM starts from the original length.
+        default = fields.integer("original_max_position_embeddings", default=longest)
+    return ContextLengths(default, longest)
 
 
 def _rope_type(scaling: Mapping[str, Any]) -> str:

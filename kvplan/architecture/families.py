@@ -66,9 +66,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "GraniteMoeForCausalLM": Family(attention.plain(own_head_dim=False)),
     "NemotronForCausalLM": Family(attention.plain(kv_heads="heads")),
     "CohereForCausalLM": Family(attention.plain(own_head_dim=False)),
-    "Cohere2ForCausalLM": Family(
-        attention.alternating(period=4, head_dim=None, window=4096, extra_window=1)
-    ),
+    "Cohere2ForCausalLM": Family(attention.alternating(period=4, head_dim=None, window=4096, extra_window=1)),
     "GPT2LMHeadModel": Family(attention.plain(kv_heads="heads", own_head_dim=False)),
     "OPTForCausalLM": Family(attention.plain(kv_heads="heads", own_head_dim=False)),
     "BloomForCausalLM": Family(attention.plain(kv_heads="heads", own_head_dim=False)),
@@ -76,12 +74,8 @@ FAMILIES: Final[dict[str, Family]] = {
     "BaichuanForCausalLM": Family(
         attention.plain(kv_heads="heads", own_head_dim=False), last_version=(0, 23, 0)
     ),
-    "MptForCausalLM": Family(
-        attention.plain(kv_heads="heads", own_head_dim=False), last_version=(0, 28, 0)
-    ),
-    "MPTForCausalLM": Family(
-        attention.plain(kv_heads="heads", own_head_dim=False), last_version=(0, 28, 0)
-    ),
+    "MptForCausalLM": Family(attention.plain(kv_heads="heads", own_head_dim=False), last_version=(0, 28, 0)),
+    "MPTForCausalLM": Family(attention.plain(kv_heads="heads", own_head_dim=False), last_version=(0, 28, 0)),
     # Keys and values of every token: block sparsity saves no cache.
     "Phi3SmallForCausalLM": Family(
         attention.plain(own_head_dim=False), vocab_default=100352, last_version=(0, 9, 2)

@@ -166,13 +166,7 @@ KvHeadsCache = FullAttention | SlidingWindow | ChunkedLocal | CrossAttention
 RecurrentState = Mamba1State | Mamba2State | GatedDeltaNetState | KdaState | ShortConvState
 """Caches of a fixed size a request."""
 LayerCache = (
-    KvHeadsCache
-    | BlockSparseAttention
-    | IndexKeys
-    | Mla
-    | MlaIndexer
-    | DeepseekV4Attention
-    | RecurrentState
+    KvHeadsCache | BlockSparseAttention | IndexKeys | Mla | MlaIndexer | DeepseekV4Attention | RecurrentState
 )
 Layer = tuple[LayerCache, ...]
 """The caches of one decoder layer, in the order in which vLLM registers them; empty keeps nothing."""

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil
 from typing import TYPE_CHECKING
 
-from kvplan.architecture.layers import FullAttention
-from kvplan.units import cdiv
+from kvplan.memory.kv_cache import printed
+from kvplan.memory.kv_cache.grouping import Group, bytes_per_block, group_layers, on_stage
+from kvplan.memory.kv_cache.layer_specs import RankLayers, rank_layers
+from kvplan.memory.kv_cache.rank import Rank, rank_of
+from kvplan.memory.kv_cache.spec import GROWING, Demand
+from kvplan.memory.kv_cache.stages import pipeline_stages
+from kvplan.memory.kv_cache.support import check_supported
 
 if TYPE_CHECKING:
     from kvplan.architecture.model_shape import ModelShape
     from kvplan.config.resolved import ResolvedSettings
+    from kvplan.config.version import VllmVersion
     from kvplan.memory.hardware import GpuSpec
+
+_KINDS = {
+    "full": "full",
+    "sliding_window": "sliding_window",
+    "chunked_local": "chunked_local",
+    "mla": "mla",
+    "mla_window": "sliding_window",
+    "mamba": "mamba",
+    "cross": "cross",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +41,11 @@ class KvGroup:
     """full, sliding_window, chunked_local, mla, mamba or cross."""
     layers: int
     block_size: int
+    """Tokens of one block."""
     page_bytes: int
-    """One block in one layer."""
+    """One block in one layer, padding included; the widest layer's where they differ."""
+    block_bytes: int
+    """One block in all layers of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,83 +53,210 @@ class KvCachePlan:
     """The KV cache of one rank. Sizes in bytes, lengths in tokens."""
 
     block_size: int
+    """What vLLM ends with after it has fitted the backend, recurrent states and skipped layers."""
     bytes_per_token: int
     """One more token of one long request, in every layer that keeps it; the widest pipeline stage's."""
     bytes_per_block: int
     """One block of the pool, on the pipeline stage where it is largest."""
     stage_bytes_per_block: tuple[int, ...]
     groups: tuple[KvGroup, ...]
+    kv_cache_dtype: str
+    """Resolved: what `auto` became."""
     attention_backends: tuple[str, ...]
     warnings: tuple[str, ...]
     max_model_len: int
-    reserves_null_block: bool
+    """The length that was asked for, or the model's own under `auto`."""
+    vllm_version: VllmVersion
+    num_gpu_blocks_override: int | None
+    _groups: tuple[Group, ...]
+    _demand: Demand
+
+    @property
+    def is_attention_free(self) -> bool:
+        """Whether there is nothing to cache at all."""
+        return not self.groups
 
     def num_blocks(self, available_kv_bytes: int) -> int:
-        """Blocks that vLLM makes of what the tightest rank has left, the null block included."""
+        """Blocks that vLLM makes of what each rank has left, the null block included.
+
+        The smallest count over all ranks, so the widest stage's. Without anything to cache vLLM keeps
+        one block.
+
+        Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::get_kv_cache_config_from_groups.
+        """
+        if self.is_attention_free:
+            return 1
+        if self.num_gpu_blocks_override is not None:
+            return self.num_gpu_blocks_override
         return max(available_kv_bytes, 0) // self.bytes_per_block
 
     def blocks_for_request(self, num_tokens: int) -> int:
-        """Blocks that vLLM counts for one request of that many tokens, at worst."""
-        return sum(cdiv(num_tokens, group.block_size) for group in self.groups)
+        """Blocks that vLLM counts for one request of that many tokens at worst: all its groups' blocks."""
+        return sum(group.request_blocks(num_tokens, self._demand) for group in self._groups)
 
     def request_bytes(self, max_model_len: int) -> int:
-        """Bytes that the start-up check wants for one request of `max_model_len` tokens."""
+        """Bytes that the start-up check wants for one request of `max_model_len` tokens.
+
+        Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::_max_memory_usage_bytes_from_groups.
+        """
         return self.blocks_for_request(max_model_len) * self.bytes_per_block
 
     def check_bytes(self, available_kv_bytes: int) -> int:
-        """What the start-up check compares `request_bytes` with: the null block is set aside from 0.29."""
-        return available_kv_bytes - (self.bytes_per_block if self.reserves_null_block else 0)
+        """What the start-up check compares `request_bytes` with.
+
+        From 0.29 the null block is set aside first; `--num-gpu-blocks-override` replaces the memory.
+
+        Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::get_kv_cache_configs.
+        """
+        if self.num_gpu_blocks_override is not None:
+            available_kv_bytes = self.num_gpu_blocks_override * self.bytes_per_block
+        return available_kv_bytes - (self.bytes_per_block if self.vllm_version >= (0, 29, 0) else 0)
 
     def max_concurrency(self, num_blocks: int, max_model_len: int) -> float:
-        """The figure that vLLM prints as "Maximum concurrency"."""
-        return num_blocks / self.blocks_for_request(max_model_len)
+        """The figure that vLLM of that version prints as "Maximum concurrency"."""
+        return printed.max_concurrency(
+            self._groups, num_blocks, max_model_len, self._demand, self.vllm_version
+        )
 
     def kv_cache_tokens(self, num_blocks: int, max_model_len: int) -> int:
-        """The figure that vLLM prints as "GPU KV cache size"."""
-        return int(self.max_concurrency(num_blocks, max_model_len) * max_model_len)
+        """The figure that vLLM of that version prints as "GPU KV cache size"."""
+        return printed.kv_cache_tokens(
+            self._groups, num_blocks, max_model_len, self._demand, self.vllm_version
+        )
 
     def estimated_max_model_len(self, available_kv_bytes: int) -> int:
-        """The longest request that fits, at most `max_model_len`; 0 if not even one token does."""
-        low, high = 0, self.max_model_len
+        """The longest request that the start-up check lets pass, at most `max_model_len`; 0 for none.
+
+        Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::_estimate_max_model_len_from_groups.
+        """
         budget = self.check_bytes(available_kv_bytes)
+        low, high = 0, self.max_model_len
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self.request_bytes(middle) <= budget else (low, middle - 1)
         return low
 
     def steady_blocks(self, num_tokens: int) -> int:
-        """Blocks that a decoding request of that many tokens holds between steps."""
-        return sum(cdiv(num_tokens, group.block_size) for group in self.groups)
+        """Blocks that a request of that many tokens holds between steps while it decodes.
+
+        Windows have given back what is behind them; vLLM's worst case (`blocks_for_request`) holds only
+        while a whole batch of prefill tokens is in flight.
+        """
+        return sum(
+            max(
+                spec.steady_blocks(num_tokens, self._demand)
+                for spec in {member.spec for member in group.members}
+            )
+            for group in self._groups
+        )
 
     def concurrent_requests(self, num_blocks: int, num_tokens: int) -> int:
-        """Requests of that total length that run at once with nobody waiting or preempted."""
-        return max(num_blocks - 1, 0) // self.steady_blocks(num_tokens)
+        """Requests of that total length (prompt and output) that run at once, nobody waiting or preempted.
+
+        The last one is admitted while the others decode: vLLM lets it in when its worst case fits beside
+        their steady state. The null block serves nobody. `max_num_seqs` is the caller's to apply.
+
+        Source: vLLM 0.32.0 v1/core/kv_cache_manager.py::allocate_slots, v1/core/block_pool.py.
+        """
+        if self.is_attention_free:
+            return 0
+        usable = num_blocks - 1
+        last = self.blocks_for_request(num_tokens)
+        if usable < last:
+            return 0
+        return 1 + (usable - last) // self.steady_blocks(num_tokens)
 
 
 def plan_kv_cache(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec) -> KvCachePlan:
     """The KV cache that vLLM of `settings.vllm_version` would make for this model on this card.
 
+    Rules were read in vLLM 0.32.0; the version matters where `docs/formulas.md` says so.
+
     Raises:
-        InputError: vLLM itself refuses the combination.
+        InputError: vLLM itself refuses the combination; the message is its own.
         UnsupportedModelError: no exact rule covers it.
     """
-    first = shape.layers[0][0]
-    if not isinstance(first, FullAttention):
-        raise NotImplementedError
-    block_size = settings.block_size or (128 if gpu.platform == "cpu" else 16)
-    heads = max(1, first.num_kv_heads // settings.tensor_parallel_size)
-    bytes_per_element = 1 if settings.kv_cache_dtype.startswith("fp8") else 2
-    token_bytes = heads * (first.head_dim + first.head_dim_v) * bytes_per_element
-    layers = cdiv(shape.num_layers, settings.pipeline_parallel_size)
-    page = token_bytes * block_size
-    return KvCachePlan(
-        block_size=block_size,
-        bytes_per_token=token_bytes * layers,
-        bytes_per_block=page * layers,
-        stage_bytes_per_block=(page * layers,) * settings.pipeline_parallel_size,
-        groups=(KvGroup("full", shape.num_layers, block_size, page),),
-        attention_backends=(),
-        warnings=(),
-        max_model_len=settings.max_model_len if settings.max_model_len > 0 else shape.max_model_len,
-        reserves_null_block=settings.vllm_version >= (0, 29, 0),
+    return _plan(shape, rank_of(settings, gpu, shape.max_model_len))
+
+
+@lru_cache(maxsize=1024)
+def _plan(shape: ModelShape, rank: Rank) -> KvCachePlan:
+    notes = check_supported(shape, rank)
+    layers = rank_layers(shape, rank)
+    grouping = group_layers(
+        [member for member in layers.layers],
+        rank.vllm_version,
+        hybrid_manager_off=rank.disable_hybrid_kv_cache_manager,
+        blocks_outermost=layers.blocks_outermost,
     )
+    stages = [
+        on_stage(grouping.groups, first, end)
+        for first, end in pipeline_stages(shape.num_layers, rank.pipeline_parallel_size)
+    ]
+    per_block = tuple(bytes_per_block(stage, blocks_outermost=layers.blocks_outermost) for stage in stages)
+    return KvCachePlan(
+        block_size=layers.block_size,
+        bytes_per_token=max(
+            _bytes_per_token(stage, rank) for stage in _stages_before_padding(layers, shape, rank)
+        ),
+        bytes_per_block=max(per_block),
+        stage_bytes_per_block=per_block,
+        groups=tuple(map(_described, grouping.groups)),
+        kv_cache_dtype=layers.kv_cache_dtype,
+        attention_backends=layers.backends,
+        warnings=(*notes, *layers.warnings, *grouping.warnings),
+        max_model_len=rank.max_model_len,
+        vllm_version=rank.vllm_version,
+        num_gpu_blocks_override=rank.num_gpu_blocks_override,
+        _groups=grouping.groups,
+        _demand=Demand(_in_flight_tokens(shape, rank), rank.decode_context_parallel_size),
+    )
+
+
+def _stages_before_padding(layers: RankLayers, shape: ModelShape, rank: Rank) -> list[tuple[Group, ...]]:
+    whole = (Group(layers.layers),)
+    return [on_stage(whole, *ends) for ends in pipeline_stages(shape.num_layers, rank.pipeline_parallel_size)]
+
+
+def _bytes_per_token(stage: tuple[Group, ...], rank: Rank) -> int:
+    """Growing layers only; a part of a byte counts as one."""
+    exact = sum(
+        (
+            Fraction(member.spec.page_bytes, member.spec.block_size)
+            for group in stage
+            for member in group.members
+            if member.spec.kind in GROWING
+        ),
+        Fraction(0),
+    )
+    return ceil(exact / rank.decode_context_parallel_size)
+
+
+def _described(group: Group) -> KvGroup:
+    return KvGroup(
+        kind=_KINDS[group.first.kind],
+        layers=len(group.members),
+        block_size=group.first.block_size,
+        page_bytes=max(member.spec.page_bytes for member in group.members),
+        block_bytes=group.page_bytes(),
+    )
+
+
+def _in_flight_tokens(shape: ModelShape, rank: Rank) -> int:
+    """Tokens scheduled and not settled: one batch before 0.26, one for each concurrent batch from then.
+
+    Source: vLLM 0.32.0 config/vllm.py::max_concurrent_batches, use_v2_model_runner.
+    """
+    if rank.vllm_version < (0, 26, 0):
+        return rank.max_num_batched_tokens
+    stages = rank.pipeline_parallel_size
+    asynchronous = rank.async_scheduling and rank.is_cuda
+    second_runner = rank.is_cuda and (
+        rank.vllm_version >= (0, 29, 0) or not (shape.is_moe or shape.is_hybrid)
+    )
+    batches = stages
+    if asynchronous and second_runner:
+        batches = stages + 1
+    elif asynchronous and stages == 1:
+        batches = 2
+    return batches * rank.max_num_batched_tokens

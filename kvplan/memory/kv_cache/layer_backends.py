@@ -1,0 +1,189 @@
+"""The attention backend of one layer on one rank, and what it stores the cache in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kvplan.architecture.layers import (
+    BlockSparseAttention,
+    CrossAttention,
+    DeepseekV4Attention,
+    IndexKeys,
+    LayerCache,
+    Mla,
+    MlaIndexer,
+    SlidingWindow,
+)
+from kvplan.errors import InputError
+from kvplan.memory.kv_cache.backend_table import select_backend
+from kvplan.memory.kv_cache.backends import AttentionRequest, Backend
+from kvplan.memory.kv_cache.sizes import KernelSizes, at_multiples, exactly
+
+if TYPE_CHECKING:
+    from kvplan.architecture.model_shape import ModelShape
+    from kvplan.memory.kv_cache.rank import Capability, Rank
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBackend:
+    """The backend that one layer got."""
+
+    name: str
+    sizes: KernelSizes
+    stored_dtype: str
+    """The layer's kv_cache_dtype after the backend had its say (fp8 becomes fp8_ds_mla)."""
+    warnings: tuple[str, ...] = ()
+
+
+def layer_backend(shape: ModelShape, rank: Rank, cache: LayerCache, dtype: str) -> LayerBackend:
+    """The backend of a layer whose kv_cache_dtype is `dtype`.
+
+    Raises:
+        InputError: vLLM refuses it, in its own words.
+    """
+    if rank.platform == "cpu":
+        return _cpu_backend(rank, cache, dtype)
+    assert rank.capability is not None
+    match cache:
+        case MlaIndexer():
+            return LayerBackend("DEEPSEEK_V32_INDEXER", exactly(64), "auto")
+        case DeepseekV4Attention():
+            return _deepseek_v4_backend(rank, dtype)
+        case BlockSparseAttention():
+            return LayerBackend("MINIMAX_M3_SPARSE", exactly(128), dtype)
+        case IndexKeys():
+            return LayerBackend("MINIMAX_M3_INDEXER", exactly(128), "auto")
+        case _:
+            return _selected(shape, rank, cache, dtype, rank.capability)
+
+
+def _selected(
+    shape: ModelShape, rank: Rank, cache: LayerCache, dtype: str, capability: Capability
+) -> LayerBackend:
+    request = _request(shape, rank, cache, dtype, capability)
+    asked = rank.attention_backend
+    if asked is None and _forces_triton(shape, capability):
+        asked = "TRITON_ATTN"
+    backend, warning = select_backend(request, asked)
+    _refuse_after_selection(backend, request, rank)
+    warnings = [] if warning is None else [warning]
+    if backend.name == "FLASHINFER" and request.quantized and capability[0] in {8, 12}:
+        warnings.append(
+            f"kv_cache_dtype {dtype} on compute capability {capability[0]}.{capability[1]} runs through "
+            "FlashInfer only: without the flashinfer package vLLM "
+            + (
+                "does not start"
+                if capability < (8, 9) or dtype.startswith("nvfp4")
+                else "falls back to Triton"
+            )
+        )
+    return LayerBackend(backend.name, backend.kernel_sizes(request), _stored(backend, dtype), tuple(warnings))
+
+
+def _request(
+    shape: ModelShape, rank: Rank, cache: LayerCache, dtype: str, capability: Capability
+) -> AttentionRequest:
+    tensor_parallel = rank.tensor_parallel_size
+    common = {
+        "capability": capability,
+        "dtype": rank.dtype,
+        "kv_cache_dtype": dtype,
+        "block_size": rank.block_size,
+        "uses_dcp": rank.decode_context_parallel_size > 1,
+    }
+    if isinstance(cache, Mla):
+        return AttentionRequest(
+            head_dim=cache.kv_lora_rank + cache.qk_rope_head_dim,
+            num_heads=cache.num_heads // tensor_parallel,
+            num_kv_heads=1,
+            uses_mla=True,
+            sparse=cache.sparse,
+            qk_nope_head_dim=cache.qk_nope_head_dim,
+            index_topk=shape.index_topk,
+            **common,  # type: ignore[arg-type]  # keys and types of AttentionRequest
+        )
+    assert not isinstance(cache, MlaIndexer | DeepseekV4Attention | IndexKeys)
+    head_dim = getattr(cache, "head_dim")  # noqa: B009  # every remaining cache has heads
+    return AttentionRequest(
+        head_dim=head_dim,
+        num_heads=shape.num_attention_heads // tensor_parallel,
+        num_kv_heads=max(1, shape.num_key_value_heads // tensor_parallel),
+        has_sinks=getattr(cache, "has_sinks", False),
+        bidirectional_images=shape.has_bidirectional_images,
+        attention_type="encoder_decoder" if isinstance(cache, CrossAttention) else "decoder",
+        has_sliding_window=isinstance(cache, SlidingWindow),
+        has_logit_softcap=shape.has_logit_softcap,
+        **common,  # type: ignore[arg-type]  # keys and types of AttentionRequest
+    )
+
+
+def _forces_triton(shape: ModelShape, capability: Capability) -> bool:
+    """Gemma 4's layers differ in head size: without FlashAttention 4 they all run on Triton.
+
+    Source: vLLM 0.32.0 model_executor/models/config.py::Gemma4Config.
+    """
+    if not shape.architecture.startswith("Gemma4"):
+        return False
+    dims = {getattr(cache, "head_dim", 0) for caches in shape.layers for cache in caches}
+    return len(dims) > 1 and capability[0] != 10
+
+
+def _stored(backend: Backend, dtype: str) -> str:
+    """Source: vLLM 0.32.0 mla_attention.py::_resolve_kv_cache_dtype."""
+    quantized = dtype not in {"auto", "float16", "bfloat16"}
+    if backend.name == "FLASHMLA_SPARSE" and quantized and dtype != "nvfp4_ds_mla":
+        return "fp8_ds_mla"
+    if backend.name == "FLASHINFER_MLA_SPARSE_SM120" and dtype in {"auto", "fp8", "fp8_e4m3"}:
+        return "fp8_ds_mla"
+    return dtype
+
+
+def _refuse_after_selection(backend: Backend, request: AttentionRequest, rank: Rank) -> None:
+    """Source: vLLM 0.32.0 v1/attention/backends/triton_attn.py::TritonAttentionImpl.__init__."""
+    major, minor = request.capability
+    fp8 = request.kv_cache_dtype.startswith("fp8")
+    if backend.name == "TRITON_ATTN" and fp8 and request.capability < (8, 9):
+        instead = "float16" if major < 8 else "bfloat16"
+        raise InputError(
+            f"FP8 KV cache is not supported by the Triton attention backend on {rank.gpu_name} (compute "
+            f"capability {major}.{minor}); native FP8 (fp8e4nv) requires SM89+. Re-run with "
+            f"--kv-cache-dtype {instead}.",
+            "int8_per_token_head and int4_per_token_head run on this card",
+        )
+
+
+def _deepseek_v4_backend(rank: Rank, dtype: str) -> LayerBackend:
+    """Source: vLLM 0.32.0 models/deepseek_v4/attention.py::_resolve_dsv4_kv_cache_dtype."""
+    if dtype != "auto" and not dtype.startswith("fp8"):
+        raise InputError(
+            f"DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got {dtype}. Please set "
+            "`--kv-cache-dtype fp8` or select a backend that supports bfloat16 KV cache.",
+            "leave kv_cache_dtype at auto",
+        )
+    if rank.attention_backend is not None:
+        raise InputError(
+            f"--attention-backend {rank.attention_backend} with DeepSeek-V4 has no rule here",
+            "leave --attention-backend to vLLM",
+        )
+    return LayerBackend("FLASHMLA_SPARSE_DSV4", exactly(256), "fp8_ds_mla")
+
+
+_CPU_DTYPES: Final = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "float16", "bfloat16")
+
+
+def _cpu_backend(rank: Rank, cache: LayerCache, dtype: str) -> LayerBackend:
+    """Source: vLLM 0.32.0 platforms/cpu.py::CpuPlatform.get_attn_backend_cls: nothing is validated."""
+    if isinstance(cache, MlaIndexer) or (isinstance(cache, Mla) and cache.sparse):
+        raise InputError("Sparse Attention is not supported on CPU.", "plan for a GPU")
+    if isinstance(cache, Mla):
+        if rank.has_cpu_feature("amx"):
+            return LayerBackend("AMX_MLA", at_multiples(32), dtype)
+        return LayerBackend("CPU_MLA", KernelSizes(exact=(16,), strict=True), dtype)
+    warnings: tuple[str, ...] = ()
+    if dtype not in _CPU_DTYPES:
+        warnings = (
+            f"vLLM's CPU backend takes kv_cache_dtype {dtype} unchecked and stores plain bytes without "
+            "scales: sizes are exact, answers are not to be trusted",
+        )
+    return LayerBackend("CPU_ATTN", at_multiples(32), dtype, warnings)

@@ -1,0 +1,185 @@
+"""What vLLM refuses before it sizes anything, in its own words, with the version the rule comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvplan.architecture.layers import SlidingWindow
+from kvplan.config.version import format_vllm_version
+from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.memory.kv_cache.dtypes import check_known
+from kvplan.memory.kv_cache.layer_specs import resolved_kv_cache_dtype
+
+if TYPE_CHECKING:
+    from kvplan.architecture.model_shape import ModelShape
+    from kvplan.memory.kv_cache.rank import Rank
+
+_FLOAT16_REFUSED: Final = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4"})
+"""Source: vLLM 0.32.0 config/model.py::_FLOAT16_NOT_SUPPORTED_MODELS."""
+
+
+def check_supported(shape: ModelShape, rank: Rank) -> tuple[str, ...]:
+    """Warnings about the combination.
+
+    Raises:
+        InputError: vLLM of that version refuses it at start-up.
+        UnsupportedModelError: vLLM of that version does not serve the architecture.
+    """
+    _check_platform(rank)
+    _check_architecture(shape, rank)
+    check_known(rank.kv_cache_dtype, rank.vllm_version)
+    _check_tensor_parallel(shape, rank)
+    _check_context_parallel(shape, rank)
+    _check_dtypes(shape, rank)
+    _check_block_size(shape, rank)
+    _check_length(shape, rank)
+    return _warnings(shape, rank)
+
+
+def _check_platform(rank: Rank) -> None:
+    if rank.platform == "other":
+        raise InputError(
+            f"{rank.gpu_name}: kvplan has no rules for vLLM's KV cache on cards that are not NVIDIA's",
+            "plan for an NVIDIA card, or for vLLM's CPU backend with --device cpu",
+        )
+    if rank.is_cuda and rank.capability is None:
+        raise InputError(
+            f"the compute capability of {rank.gpu_name} is not known, and the choice of the attention "
+            "backend hangs on it",
+            "name the card by a profile (`kvplan profiles gpus`)",
+        )
+
+
+def _check_architecture(shape: ModelShape, rank: Rank) -> None:
+    last = shape.last_version
+    if last is not None and rank.vllm_version > last:
+        raise UnsupportedModelError(
+            f"vLLM {format_vllm_version(rank.vllm_version)} does not serve {shape.architecture}: "
+            f"{format_vllm_version(last)} was the last release with it",
+            f"plan with --vllm-version {format_vllm_version(last)}",
+        )
+
+
+def _check_tensor_parallel(shape: ModelShape, rank: Rank) -> None:
+    """Source: vLLM config/model.py::verify_with_parallel_config (0.6 to 0.32), models' attention modules."""
+    ranks = rank.tensor_parallel_size
+    if shape.num_attention_heads % ranks:
+        raise InputError(
+            f"Total number of attention heads ({shape.num_attention_heads}) must be divisible by tensor "
+            f"parallel size ({ranks}).",
+            "vLLM (0.6 to 0.32) stops with this message: choose a tensor parallel size that divides the heads",
+        )
+    for caches in shape.layers:
+        for cache in caches:
+            heads = getattr(cache, "num_kv_heads", None)
+            if heads is not None and heads % ranks and ranks % heads:
+                raise InputError(
+                    f"{heads} KV heads can be neither divided by nor replicated over a tensor parallel size "
+                    f"of {ranks}: vLLM's model code asserts one or the other",
+                    f"choose a tensor parallel size that divides {heads} or that {heads} divides",
+                )
+
+
+def _check_context_parallel(shape: ModelShape, rank: Rank) -> None:
+    """Source: vLLM 0.32.0 config/model.py::verify_with_parallel_config, kv_cache_interface.py."""
+    shards = rank.decode_context_parallel_size
+    if shards <= 1:
+        return
+    ranks = rank.tensor_parallel_size
+    if ranks % shards:
+        raise InputError(
+            f"tensor_parallel_size ({ranks}) must be divisible by decode_context_parallel_size ({shards})",
+            "decode context parallelism reuses the ranks of tensor parallelism",
+        )
+    if any(isinstance(cache, SlidingWindow) for caches in shape.layers for cache in caches):
+        raise InputError(
+            "DCP not support sliding window.", "vLLM asserts it: leave out --decode-context-parallel-size"
+        )
+    if shape.uses_mla:
+        return
+    heads = shape.num_key_value_heads
+    if ranks <= heads:
+        raise InputError(
+            f"Decode context parallelism for GQA/MQA requires `--tensor-parallel-size` ({ranks}) to be "
+            f"greater than the model's total number of KV heads ({heads}). Increase "
+            "`--tensor-parallel-size` or set `--decode-context-parallel-size 1`."
+        )
+    if shards > ranks // heads:
+        raise InputError(
+            f"`--decode-context-parallel-size` ({shards}) exceeds the maximum supported value "
+            f"({ranks // heads}) for `--tensor-parallel-size` ({ranks}) and {heads} model KV heads."
+        )
+    per_kv = shape.num_attention_heads // heads
+    if per_kv % shards:
+        raise InputError(
+            f"The model's number of query heads per KV head ({per_kv}) must be divisible by "
+            f"`--decode-context-parallel-size` ({shards}) for GQA/MQA."
+        )
+
+
+def _check_dtypes(shape: ModelShape, rank: Rank) -> None:
+    if rank.dtype == "float16" and shape.model_type in _FLOAT16_REFUSED:
+        raise InputError(
+            f"The model type '{shape.model_type}' does not support float16. Reason: Numerical instability. "
+            "Please use bfloat16 or float32 instead.",
+            "vLLM's own refusal; a card without bfloat16 can only serve it in float32",
+        )
+    dtype = resolved_kv_cache_dtype(shape, rank)
+    if dtype == "fp8_e5m2" and shape.checkpoint_is_fp8:
+        raise InputError("fp8_e5m2 kv-cache is not supported with fp8 checkpoints.", "use fp8 (e4m3) or auto")
+    if dtype.startswith("nvfp4") and not dtype.endswith("_ds_mla") and shape.uses_mla:
+        raise InputError(
+            "nvfp4 KV cache is not supported with MLA (Multi-head Latent Attention) backends. Please use a "
+            "different --kv-cache-dtype (e.g., 'fp8', 'auto', or 'nvfp4_ds_mla' with a sparse MLA backend) "
+            "for MLA models such as DeepSeek."
+        )
+
+
+def _check_block_size(shape: ModelShape, rank: Rank) -> None:
+    """Source: the argparse choices of vLLM 0.8 to 0.17; v1/worker/utils.py on the CPU."""
+    size = rank.block_size
+    if size is None:
+        return
+    choices = (1, 8, 16, 32, 64, 128) if rank.vllm_version < (0, 11, 2) else (1, 8, 16, 32, 64, 128, 256)
+    if rank.vllm_version < (0, 18, 0) and size not in choices:
+        raise InputError(
+            f"argument --block-size: invalid choice: {size} (choose from {', '.join(map(str, choices))})",
+            "vLLM takes any positive size that the attention backend accepts from 0.18 on",
+        )
+    if size < 1:
+        raise InputError(f"block_size must be positive, got {size}")
+    forced = shape.uses_mla and not rank.has_cpu_feature("amx")
+    if rank.platform == "cpu" and size % 32 and not forced:
+        raise InputError(
+            f"No common block size for {size} (CPU_ATTN: [MultipleOf(32)]).",
+            "vLLM's CPU backend takes multiples of 32: it warns at first, then its worker dies with this",
+        )
+
+
+def _check_length(shape: ModelShape, rank: Rank) -> None:
+    """Source: vLLM 0.32.0 config/model.py::_get_and_verify_max_len."""
+    if rank.max_model_len > shape.longest_model_len:
+        raise InputError(
+            f"User-specified max_model_len ({rank.max_model_len}) is greater than the derived max_model_len "
+            f"(max_position_embeddings={shape.longest_model_len} or model_max_length=None in model's "
+            "config.json).",
+            "vLLM refuses it unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set; lower --max-model-len",
+        )
+
+
+def _warnings(shape: ModelShape, rank: Rank) -> tuple[str, ...]:
+    notes = []
+    heads = shape.num_key_value_heads
+    if heads and not shape.uses_mla and rank.tensor_parallel_size > heads:
+        notes.append(
+            f"{heads} KV heads are replicated over {rank.tensor_parallel_size} GPUs: beyond "
+            f"{heads} GPUs tensor parallelism saves no KV cache"
+        )
+    if shape.uses_mla and rank.tensor_parallel_size > 1 and rank.decode_context_parallel_size == 1:
+        notes.append(
+            "latent attention is replicated on every tensor-parallel GPU; only "
+            "--decode-context-parallel-size shards its cache"
+        )
+    if rank.vllm_version < (0, 12, 0) and rank.is_cuda and len({len(c) for c in shape.layers}) > 1:
+        notes.append("hybrid models were young in this vLLM release: figures follow the rules of 0.12 on")
+    return tuple(notes)
