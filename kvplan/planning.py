@@ -175,9 +175,9 @@ def _machine_memory_bytes() -> int:
 
 
 def _detected_card(assumptions: list[str], warnings: list[str]) -> tuple[GpuSpec, int]:
-    from kvplan.catalog.detection import detect_gpus
+    from kvplan.catalog.gpus import detect_gpus
 
-    found = detect_gpus()
+    found = detect_gpus(profiles_dir=request.profiles)
     if not found:
         raise InputError(
             "no GPU given and none found here through NVML",

@@ -106,6 +106,7 @@ def estimate(
 
     Exit code: 0 it starts (and meets the target, if one was given), 1 it does not, 2 could not be judged.
     """
+    from kvplan.cli.output import emit
     from kvplan.config.from_flags import serving_config
     from kvplan.planning import PlanRequest, plan_for
     from kvplan.report.estimate import EstimateReport
@@ -152,7 +153,7 @@ def estimate(
         from kvplan.variants import compare as compare_names
 
         variants = compare_names(names or [], request) if compare else all_cards(request)
-        typer.echo(render_variants(variants, output_format.value))
+        emit(render_variants(variants, output_format.value))
         raise typer.Exit(ExitCode.OK)
     if names:
         raise InputError(f"unexpected argument {names[0]!r}", "name a model with --model, or --compare A B")
@@ -166,14 +167,14 @@ def estimate(
         from kvplan.report.what_if import ask_views, render_views
 
         views, refused = ask_views(planned, what_if)
-        typer.echo(render_views(views, refused, output_format.value))
+        emit(render_views(views, refused, output_format.value))
         raise typer.Exit(ExitCode.OK)
     if solve:
         from kvplan.report.solution import Solution
 
-        typer.echo(Solution.of(planned, request).render(output_format.value))
+        emit(Solution.of(planned, request).render(output_format.value))
         raise typer.Exit(ExitCode.OK)
     report = EstimateReport.of(planned)
-    typer.echo(report.render(output_format.value, explain=explain))
+    emit(report.render(output_format.value, explain=explain))
     says_no = report.starts == "no" or (fail_on is FailOn.TIGHT and report.starts == "tight")
     raise typer.Exit(ExitCode.NO if says_no or report.meets_target is False else ExitCode.OK)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -50,21 +49,45 @@ def main() -> NoReturn:
     stderr and exit 3, because Python's own 1 would read as "judged, and the answer is no".
     """
     try:
-        app(standalone_mode=True)
+        # Not standalone: typer then returns an exit code, and leaves usage errors to be said in one line.
+        code = app(standalone_mode=False)
     except KvplanError as error:
-        typer.echo(f"kvplan: {error.message}" + (f" ({error.hint})" if error.hint else ""), err=True)
+        _complain(error.message, error.hint)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("kvplan: interrupted", err=True)
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader went away (`kvplan ... | head`): nothing is wrong, and nothing more can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(ExitCode.OK)
-    except Exception:  # noqa: BLE001  the boundary: a bug must not look like an answer
-        import traceback
+    except Exception as error:  # noqa: BLE001  the boundary: a bug must not look like an answer
+        sys.exit(_usage_error(error) or _bug())
+    sys.exit(code if isinstance(code, int) else ExitCode.OK)
 
-        traceback.print_exc()
-        typer.echo("kvplan: this is a bug of kvplan; please report it with the lines above", err=True)
-        sys.exit(ExitCode.BUG)
-    sys.exit(ExitCode.OK)
+
+def _complain(message: str, hint: str | None = None) -> None:
+    """One line on stderr: what, where, and what to do."""
+    typer.echo(f"kvplan: {message}" + (f" ({hint})" if hint else ""), err=True)
+
+
+def _usage_error(error: Exception) -> ExitCode | None:
+    """Say a wrong command line in one line; None if the error is not of that kind.
+
+    typer carries its own copy of click, and older ones used click itself: what makes an error one of usage is
+    that it can say itself to a user.
+    """
+    say = getattr(error, "format_message", None)
+    if say is None:
+        return None
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
+        typer.echo(context.get_help(), err=True)
+    else:
+        command = context.command_path if context is not None else "kvplan"
+        _complain(" ".join(say().split()), f"see {command} --help")
+    return ExitCode.CANNOT_JUDGE
+
+
+def _bug() -> ExitCode:
+    import traceback
+
+    traceback.print_exc()
+    _complain("this is a bug of kvplan; please report it with the lines above")
+    return ExitCode.BUG
