@@ -112,13 +112,22 @@ def estimate(
 
 
 def _blocks(plan: KvCachePlan, stage: int, available_bytes: int) -> int:
+    if plan.is_attention_free:
+        return plan.num_blocks(available_bytes)
     return max(available_bytes, 0) // plan.stage_bytes_per_block[stage]
+
+
+def _checked(plan: KvCachePlan, stage: int, available_bytes: int) -> int:
+    """What the start check compares with: the null block, of this stage's size, may be set aside first."""
+    widest = plan.check_bytes(_as_widest_stage(plan, stage, available_bytes))
+    own = plan.stage_bytes_per_block[stage]
+    return widest if own == plan.bytes_per_block else widest * own // plan.bytes_per_block
 
 
 def _as_widest_stage(plan: KvCachePlan, stage: int, available_bytes: int) -> int:
     """A stage's bytes in the measure of the widest stage, for arithmetic that knows only that one."""
     own = plan.stage_bytes_per_block[stage]
-    if own == plan.bytes_per_block:
+    if own in {0, plan.bytes_per_block}:
         return available_bytes
     return available_bytes * plan.bytes_per_block // own
 
@@ -147,7 +156,7 @@ def _tightest_stage(
         remaining(share, combine((weights.per_stage[stage], *charged)))
         for stage in range(settings.pipeline_parallel_size)
     ]
-    tightest = min(range(len(left)), key=lambda s: left[s].mid / plan.stage_bytes_per_block[s])
+    tightest = min(range(len(left)), key=lambda s: left[s].mid / (plan.stage_bytes_per_block[s] or 1))
     return tightest, left[tightest]
 
 
@@ -203,9 +212,9 @@ def _verdict(
 ) -> Verdict:
     """The start checks of vLLM, each with its probability; the least likely one decides."""
     kv_bytes = ledger.available_kv_bytes
-    own = plan.stage_bytes_per_block[stage]
-    needed = plan.blocks_for_request(length if settings.max_model_len > 0 else 1) * own
-    checked = kv_bytes.map(lambda size: size - (own if plan.reserves_null_block else 0))
+    needed = plan.blocks_for_request(length if settings.max_model_len > 0 else 1)
+    needed *= plan.stage_bytes_per_block[stage]
+    checked = kv_bytes.map(lambda size: _checked(plan, stage, size))
     p_kv = probability_at_least(checked, max(needed, 1))
     p_free, free_mid = _free_memory(rules, gpu, overhead, ledger, used_bytes)
     p_late = _late_memory(gpu, overhead, ledger, used_bytes) if gpu.platform == "cuda" else 1.0
