@@ -187,6 +187,9 @@ def _batch_defaults(rules: VersionRules, gpu: GpuSpec, world_size: int) -> tuple
         return tokens * scale, seqs * scale
     if rules.batch_rule == "v0":
         return 2048, 256
+    if gpu.unified_memory:
+        # NVML knows no memory of an integrated GPU: vLLM catches the error and takes the small class.
+        return 2048, 256
     if rules.batch_rule == "v1_three_classes" and gpu.total_bytes >= 160 * GIB:
         return 16384, 1024
     is_a100 = "a100" in gpu.name.lower() or "a100" in gpu.id.lower()
