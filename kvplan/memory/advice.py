@@ -84,7 +84,7 @@ def _candidates(now: Estimate) -> Iterator[tuple[dict[str, Any], str]]:
         )
     if settings.kv_cache_dtype in {"auto", settings.dtype}:
         yield {"kv_cache_dtype": "fp8"}, "half the bytes a token; look at answer quality before you serve it"
-    fits = now.verdict.estimated_max_model_len
+    fits = now.estimated_max_model_len
     if now.lengths is not None and now.lengths.longest_total_len < now.max_model_len:
         yield (
             {"max_model_len": now.lengths.longest_total_len},

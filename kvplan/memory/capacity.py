@@ -36,43 +36,51 @@ class RequestLengths:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What fits at once. Requests are bounded by memory alone, not by max_num_seqs."""
+    """What fits at once, worked out when it is asked. Requests are bounded by memory, not by max_num_seqs."""
 
+    plan: KvCachePlan
     num_blocks: Interval
-    tokens: Interval
-    """What vLLM prints as "GPU KV cache size"."""
-    max_concurrency: tuple[float, float, float]
-    """What vLLM prints as "Maximum concurrency": low, mid, high."""
-    worst_case: Interval
-    """Requests of max_model_len tokens each."""
-    mean: Interval | None
-    """Requests of the workload's mean total length; None without a workload."""
-    p95: Interval | None
-    p99: Interval | None
+    """Of the pool, the null block included, as vLLM counts them."""
+    max_model_len: int
+    lengths: RequestLengths | None
 
+    @property
+    def tokens(self) -> Interval:
+        """What vLLM prints as "GPU KV cache size"."""
+        return self.num_blocks.map(lambda blocks: self.plan.kv_cache_tokens(blocks, self.max_model_len))
 
-def capacity(
-    plan: KvCachePlan, num_blocks: Interval, max_model_len: int, lengths: RequestLengths | None
-) -> Capacity:
-    """Capacity of a pool of that many blocks (the null block included, as vLLM counts them)."""
+    @property
+    def max_concurrency(self) -> tuple[float, float, float]:
+        """What vLLM prints as "Maximum concurrency": low, mid, high."""
+        low, mid, high = (
+            self.plan.max_concurrency(blocks, self.max_model_len)
+            for blocks in (self.num_blocks.low, self.num_blocks.mid, self.num_blocks.high)
+        )
+        return low, mid, high
 
-    def requests(num_tokens: int) -> Interval:
-        length = min(num_tokens, max_model_len)
-        return num_blocks.map(lambda blocks: plan.concurrent_requests(blocks, length))
+    def requests(self, num_tokens: int) -> Interval:
+        """Requests of that total length that run at once, with nobody waiting for memory."""
+        return self.num_blocks.map(lambda blocks: self.plan.concurrent_requests(blocks, num_tokens))
 
-    def printed_concurrency(blocks: int) -> float:
-        return plan.max_concurrency(blocks, max_model_len)
+    @property
+    def worst_case(self) -> Interval:
+        """Requests of max_model_len tokens each."""
+        return self.requests(self.max_model_len)
 
-    return Capacity(
-        num_blocks=num_blocks,
-        tokens=num_blocks.map(lambda blocks: plan.kv_cache_tokens(blocks, max_model_len)),
-        max_concurrency=(
-            printed_concurrency(num_blocks.low),
-            printed_concurrency(num_blocks.mid),
-            printed_concurrency(num_blocks.high),
-        ),
-        worst_case=requests(max_model_len),
-        mean=requests(lengths.total_len.mean) if lengths else None,
-        p95=requests(lengths.total_len.p95) if lengths else None,
-        p99=requests(lengths.total_len.p99) if lengths else None,
-    )
+    @property
+    def mean(self) -> Interval | None:
+        """Requests of the workload's mean total length; None without a workload."""
+        return None if self.lengths is None else self._served(self.lengths.total_len.mean)
+
+    @property
+    def p95(self) -> Interval | None:
+        """Requests of its P95 total length; None without a workload."""
+        return None if self.lengths is None else self._served(self.lengths.total_len.p95)
+
+    @property
+    def p99(self) -> Interval | None:
+        """Requests of its P99 total length; None without a workload."""
+        return None if self.lengths is None else self._served(self.lengths.total_len.p99)
+
+    def _served(self, num_tokens: int) -> Interval:
+        return self.requests(min(num_tokens, self.max_model_len))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvplan.errors import FailureClass
 from kvplan.memory.budget import Budget, BudgetLine, remaining, requested_bytes
-from kvplan.memory.capacity import Capacity, capacity
+from kvplan.memory.capacity import Capacity
 from kvplan.memory.interval import Interval
 from kvplan.memory.overhead import combine
 from kvplan.memory.verdict import (
@@ -54,6 +54,41 @@ class Estimate:
     def num_gpus(self) -> int:
         """GPUs that one replica takes."""
         return self.settings.tensor_parallel_size * self.settings.pipeline_parallel_size
+
+    @property
+    def estimated_max_model_len(self) -> int | None:
+        """The length that vLLM would name at the expected KV memory; None if not even one token fits."""
+        available = self.budget.available_kv_bytes.mid
+        return (
+            self.plan.estimated_max_model_len(_as_widest_stage(self.plan, self.tightest_stage, available))
+            or None
+        )
+
+    @property
+    def message(self) -> str | None:
+        """What vLLM would print, with the expected numbers; None when it starts."""
+        if self.verdict.failure is None:
+            return None
+        if self.verdict.failure is FailureClass.OOM_CUDAGRAPH:
+            return "CUDA out of memory while graphs are captured or the first requests run"
+        if self.verdict.failure is FailureClass.OOM_WEIGHTS:
+            return "CUDA out of memory while the weights are loaded"
+        if self.verdict.failure is FailureClass.FREE_MEMORY_LOW:
+            return free_memory_message(
+                free_bytes=self.verdict.free_bytes,
+                total_bytes=self.gpu.total_bytes,
+                gpu_memory_utilization=self.settings.gpu_memory_utilization,
+                requested_bytes=self.budget.requested_bytes,
+            )
+        available = self.budget.available_kv_bytes.mid
+        return start_check_message(
+            self.rules,
+            max_model_len=self.max_model_len,
+            needed_bytes=self.verdict.needed_bytes,
+            available_bytes=_checked(self.plan, self.tightest_stage, available),
+            estimated_max_model_len=self.estimated_max_model_len,
+            capacity_tokens=self.capacity.tokens.mid,
+        )
 
 
 def estimate(
@@ -103,7 +138,7 @@ def estimate(
         plan=plan,
         tightest_stage=stage,
         budget=ledger,
-        capacity=capacity(plan, blocks, length, lengths),
+        capacity=Capacity(plan, blocks, length, lengths),
         verdict=_verdict(
             rules, gpu, settings, overhead, plan, ledger, stage=stage, length=length, used_bytes=used_bytes
         ),
@@ -219,9 +254,8 @@ def _verdict(
     p_free, free_mid = _free_memory(rules, gpu, overhead, ledger, used_bytes)
     p_late = _late_memory(gpu, overhead, ledger, used_bytes) if gpu.platform == "cuda" else 1.0
     probability = min(p_kv, p_free, p_late)
-    estimated = plan.estimated_max_model_len(_as_widest_stage(plan, stage, kv_bytes.mid)) or None
     starts = said(probability)
-    failure, message = None, None
+    failure = None
     if starts != "yes":
         failure = likeliest_failure(
             weights_bytes=ledger.line("weights").bytes.mid,
@@ -232,26 +266,7 @@ def _verdict(
         )
         if p_late < min(p_kv, p_free):
             failure = FailureClass.OOM_CUDAGRAPH
-            message = "CUDA out of memory while graphs are captured or the first requests run"
-        elif failure is FailureClass.OOM_WEIGHTS:
-            message = "CUDA out of memory while the weights are loaded"
-        elif failure is FailureClass.FREE_MEMORY_LOW:
-            message = free_memory_message(
-                free_bytes=free_mid,
-                total_bytes=gpu.total_bytes,
-                gpu_memory_utilization=settings.gpu_memory_utilization,
-                requested_bytes=ledger.requested_bytes,
-            )
-        else:
-            message = start_check_message(
-                rules,
-                max_model_len=length,
-                needed_bytes=needed,
-                available_bytes=checked.mid,
-                estimated_max_model_len=estimated,
-                capacity_tokens=plan.kv_cache_tokens(_blocks(plan, stage, kv_bytes.mid), length),
-            )
-    return Verdict(starts, round(probability, 4), failure, needed, estimated, message)
+    return Verdict(starts, round(probability, 4), failure, needed, free_mid)
 
 
 def _free_memory(

@@ -29,10 +29,8 @@ class Verdict:
     """The likeliest way to fail; None when `starts` is yes."""
     needed_bytes: int
     """KV cache that one request of max_model_len needs, as the start check counts it."""
-    estimated_max_model_len: int | None
-    """The length that vLLM would name at the expected KV memory; None if not even one token fits."""
-    message: str | None
-    """What vLLM would print, with the expected numbers; None when `starts` is yes."""
+    free_bytes: int
+    """What is expected to be free when vLLM looks, before it loads anything."""
 
 
 def probability_at_least(quantity: Interval, threshold: int) -> float:

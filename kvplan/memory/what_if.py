@@ -100,7 +100,7 @@ def block_size(planner: Planner, serving: ServingConfig) -> View:
             rows.append((size, None, None, refusal.message))
             continue
         own = answer.plan.block_size
-        waste = _mean(lengths, lambda n, own=own: cdiv(n, own) * own - n)
+        waste = _unused_in_last_block(lengths, own)
         share = 100 * waste / _mean(lengths, lambda n: n)
         served = _served(answer)
         rows.append((size, waste, share, f"{served:,}" + ("" if own == size else f" (vLLM makes it {own})")))
@@ -242,6 +242,10 @@ def _lengths(planner: Planner, view: str) -> RequestLengths:
 def _mean(lengths: RequestLengths, of: Callable[[int], float]) -> float:
     total = sum(count for _, count in lengths.total_lens)
     return sum(of(n) * count for n, count in lengths.total_lens) / total
+
+
+def _unused_in_last_block(lengths: RequestLengths, block_size: int) -> float:
+    return _mean(lengths, lambda n: cdiv(n, block_size) * block_size - n)
 
 
 def _mean_of(part: tuple[tuple[int, int], ...]) -> float:

@@ -177,8 +177,8 @@ class EstimateReport:
                 "probability": now.verdict.probability,
                 "failure": now.verdict.failure,
                 "needed_bytes": now.verdict.needed_bytes,
-                "estimated_max_model_len": now.verdict.estimated_max_model_len,
-                "message": now.verdict.message,
+                "estimated_max_model_len": now.estimated_max_model_len,
+                "message": now.message,
             },
             "advice": [
                 {

@@ -29,8 +29,8 @@ _STARTS: Final = {"yes": "starts", "tight": "may start", "no": "does not start"}
 def render_text(report: EstimateReport, *, markdown: bool, explain: bool) -> str:
     """The whole answer; the verdict is its first line."""
     parts = [_headline(report, markdown=markdown)]
-    if report.estimate.verdict.message:
-        parts.append(f"vLLM would say: {report.estimate.verdict.message}")
+    if report.estimate.message:
+        parts.append(f"vLLM would say: {report.estimate.message}")
     parts += [
         _ledger(report, markdown=markdown),
         "\n".join(_kv_facts(report, markdown=markdown)),
