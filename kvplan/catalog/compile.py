@@ -39,7 +39,10 @@ def compile_folder(folder: Path, base_models: Mapping[str, Mapping[str, Any]] | 
     records: dict[str, dict[str, tuple[int, int]]] = {}
     for kind_folder in sorted(p for p in folder.iterdir() if p.is_dir()):
         kind = kind_folder.name
-        profiles = [_read(path, kind) for path in sorted(kind_folder.glob("*.y*ml"))]
+        profiles = [
+            _read(path, kind)
+            for path in sorted(p for p in kind_folder.iterdir() if p.suffix in {".yaml", ".yml"})
+        ]
         if kind == "models":
             _apply_bases(profiles, base_models or {})
         names[kind], records[kind] = {}, {}
@@ -138,8 +141,9 @@ def _read(path: Path, kind: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _explained(path: Path, text: str, schema: type[BaseModel], error: ValidationError) -> InputError:
-    """The first complaint of pydantic with the line it is about."""
-    first = error.errors()[0]
+    """One complaint of pydantic with the line it is about: an unknown key explains a missing one."""
+    complaints = error.errors()
+    first = next((c for c in complaints if c["type"] == "extra_forbidden"), complaints[0])
     keys = [key for key in first["loc"] if isinstance(key, int | str)]
     line = _line_of(text, keys)
     key_path = ".".join(map(str, keys)) or "profile"

@@ -46,10 +46,11 @@ def model_on_hub(model: str, *, revision: str | None = None, offline: bool = Fal
     """
     hub = _library(model)
     offline = offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-    config_path = hub.try_to_load_from_cache(model, "config.json", revision=revision)
-    cached = isinstance(config_path, str)
-    if not cached:
-        with _explained(model, revision, offline=offline):
+    with _explained(model, revision, offline=offline):
+        config_path = hub.try_to_load_from_cache(model, "config.json", revision=revision)
+        cached = isinstance(config_path, str)
+        if not cached:
+            _refuse_unreachable(offline=offline)
             config_path = _download(hub, model, "config.json", revision, offline=offline)
             _quantization_beside(hub, model, revision)
     config, notes = folder.config_with_quantization(Path(config_path))
@@ -78,6 +79,14 @@ def _library(model: str) -> Any:
             "pip install 'kvplan-tuner[hub]', or give a local folder",
         ) from error
     return huggingface_hub
+
+
+def _refuse_unreachable(*, offline: bool) -> None:
+    """Ask the hub for a sign of life: its library would try for half a minute before it gives up."""
+    import httpx
+
+    if not offline:
+        httpx.head(_endpoint() or "https://huggingface.co", timeout=10)
 
 
 def _endpoint() -> str | None:

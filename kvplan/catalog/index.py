@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INDEX_FILE: Final = "index.jsonl"
+_YAML: Final = (".yaml", ".yml")
 _SHAPE: Final = "1"
 """Raised when the shape of an index changes, so that no cached one of another shape is read."""
 _KEEP_S: Final = 30 * 24 * 3600
@@ -140,22 +142,24 @@ def _cache_folder() -> str:
 
 
 def _fingerprint(folder: str) -> str:
-    """A hash that changes when any profile of the folder, or the code that reads profiles, does."""
-    import hashlib
+    """A key that changes when any profile of the folder, or the code that reads profiles, does.
 
-    parts = [_SHAPE, folder]
+    A checksum of all names, times and sizes, with the newest time and the sum of sizes beside it, because 32
+    bits alone are few; hashlib would take longer to import than all else here takes.
+    """
     here = os.path.dirname(__file__)
-    seen = [os.path.join(here, "schema.py"), os.path.join(here, "compile.py"), os.path.join(here, "names.py")]
-    for kind in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if kind.is_dir():
-            seen += sorted(entry.path for entry in os.scandir(kind.path))
-    for path in seen:
-        stat = os.stat(path)
-        parts.append(f"{path} {stat.st_mtime_ns} {stat.st_size}")
+    seen = [os.path.join(here, name) for name in ("schema.py", "compile.py", "names.py")]
+    folders_read = [folder]
     if folder != _built_in_folder():
-        # A user's profile may start from a built-in one (`base:`).
-        parts.append(_fingerprint(_built_in_folder()))
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=12).hexdigest()
+        folders_read.append(_built_in_folder())  # a user's profile may start from a built-in one
+    for read in folders_read:
+        for kind in sorted(entry.path for entry in os.scandir(read) if entry.is_dir()):
+            seen += sorted(entry.path for entry in os.scandir(kind) if entry.name.endswith(_YAML))
+    stats = [(path, os.stat(path)) for path in seen]
+    text = "\n".join(f"{path} {stat.st_mtime_ns} {stat.st_size}" for path, stat in stats)
+    newest = max(stat.st_mtime_ns for _, stat in stats)
+    size = sum(stat.st_size for _, stat in stats)
+    return f"{_SHAPE}-{zlib.crc32(f'{folder} {text}'.encode()):08x}-{newest:x}-{size:x}"
 
 
 def _compiled(folder: str) -> bytes:
@@ -171,7 +175,7 @@ def _compiled(folder: str) -> bytes:
 
 
 def _store(content: bytes, path: str) -> None:
-    """Write an index so that a reader sees the whole file or none; drop indexes that nobody has made lately."""
+    """Write an index so that a reader sees the whole file or none; drop those that were made long ago."""
     cache = os.path.dirname(path)
     os.makedirs(cache, exist_ok=True)
     temporary = f"{path}.{os.getpid()}"

@@ -153,11 +153,9 @@ def _by_family_key(wanted: str, query: str, catalogue: Sequence[ProfileIndex]) -
     from kvplan.catalog import families
 
     for profiles in catalogue:
-        names = profiles.names.get("models", {})
-        ids = families.matching_ids(wanted, profiles.records.get("models", {}))
-        if not ids and "/" not in query:
-            # Without an organisation it may be a short name: "qwen2-7b-awq".
-            ids = names.get(wanted, [])
+        # Without an organisation it may be a short name, which means what it means by itself.
+        short = profiles.names.get("models", {}).get(wanted, []) if "/" not in query else []
+        ids = short or families.matching_ids(wanted, profiles.records.get("models", {}))
         if len(ids) == 1:
             return profiles.record("models", ids[0])
     return None
