@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kvplan.cli.bench import bench
 from kvplan.cli.estimate import estimate
 from kvplan.cli.profiles import app as profiles
+from kvplan.cli.report import report
+from kvplan.cli.tune import tune
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 COMMANDS: Final[list[tuple[str, Callable[..., Any]]]] = [
     ("estimate", estimate),
     ("bench", bench),
+    ("tune", tune),
+    ("report", report),
 ]
 """Command name -> function, in the order of --help."""
 

@@ -16,6 +16,7 @@ from kvplan.tune.replay import outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from kvplan.tune.journal import JournalContents
     from kvplan.tune.recommend import Recommendation
@@ -86,6 +87,13 @@ class TuneReport:
         from kvplan.report.tune_text import render_text
 
         return render_text(self, markdown=output_format == "markdown")
+
+    def save(self, folder: Path) -> None:
+        """Keep the report beside the journal: report.md, report.json and, if any, recommended.yaml."""
+        (folder / "report.md").write_text(self.render("markdown") + "\n")
+        (folder / "report.json").write_text(self.render("json") + "\n")
+        if self.yaml is not None:
+            (folder / "recommended.yaml").write_text(self.yaml)
 
     def as_dict(self) -> dict[str, Any]:
         """The documented JSON object."""

@@ -45,7 +45,8 @@ class EngineExecutor:
     workload: Workload
     folder: Path
     """The run's folder."""
-    watcher: Watcher
+    watcher: Watcher | None
+    """None shows nothing."""
     gpu: str | None = None
     gpu_uuids: tuple[str, ...] = ()
     ready_timeout_s: float = 900.0
@@ -64,6 +65,10 @@ class EngineExecutor:
             served_model_name=f"kvplan-trial-{number}",
         )
 
+    def command(self, number: int, spec: TrialSpec) -> str:
+        """The launch as a shell would take it; secrets are masked."""
+        return printable_command(self.plan(number, spec))
+
     def execute(self, number: int, spec: TrialSpec) -> Trial:
         """Launch, load, stop. A failure of vLLM is in the trial, not raised.
 
@@ -75,7 +80,7 @@ class EngineExecutor:
         plan = self.plan(number, spec)
         shutil.rmtree(plan.work_dir, ignore_errors=True)  # what an interrupted attempt left
         plan.work_dir.mkdir(parents=True)
-        (plan.work_dir / "command.txt").write_text(printable_command(plan) + "\n")
+        (plan.work_dir / "command.txt").write_text(self.command(number, spec) + "\n")
         if self.problem.device == "cpu":
             wait_for_memory(self.problem.card_bytes, MEMORY_WAIT_S)
         session = _Session(self, plan.work_dir, spec)
@@ -104,7 +109,12 @@ class EngineExecutor:
         )
 
     def _on_event(self, event: EngineEvent) -> None:
-        self.watcher.phase(f"{event.kind.replace('_', ' ')} {event.text}".strip())
+        self.tell(f"{event.kind.replace('_', ' ')} {event.text}".strip())
+
+    def tell(self, text: str) -> None:
+        """What the trial is doing now, to whoever watches."""
+        if self.watcher is not None:
+            self.watcher.phase(text)
 
 
 class _Session:
@@ -156,7 +166,7 @@ class _Session:
         executor = self._executor
         workload = executor.workload.longest() if level.kind == "soak" else executor.workload
         samples_before = len(engine.memory_series())
-        executor.watcher.phase(f"{level.kind}: {level.concurrency} users")
+        executor.tell(f"{level.kind}: {level.concurrency} users")
         with (self._folder / "requests.jsonl").open("a") as requests:
 
             def keep(record: RequestRecord) -> None:
@@ -182,11 +192,12 @@ class _Session:
         result = load_result(level, repeat, measurement, peak)
         self.loads.append(result)
         self.broken = _breakage(measurement)
-        executor.watcher.load_ends(result)
+        if executor.watcher is not None:
+            executor.watcher.load_ends(result)
 
     def _on_progress(self, progress: Progress) -> None:
         if progress.warming_up:
-            self._executor.watcher.phase("warming up")
+            self._executor.tell("warming up")
 
 
 def launched_settings(settings: ServingConfig, device: str) -> ServingConfig:

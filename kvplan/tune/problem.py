@@ -72,8 +72,8 @@ class Space:
 class Budget:
     """When to stop, whatever has been learnt by then."""
 
-    max_launches: int = 12
-    max_minutes: float = 60.0
+    max_launches: int
+    max_minutes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Problem:
             max_model_len=self.max_model_len,
             max_num_seqs=max(self.loads),
             kv_cache_dtype=self.space.kv_cache_dtype[0],
-            block_size=self.base_block_size,
+            block_size=self.space.block_size[0] if self.space.block_size else None,
         )
         for name, values in self.space.other.items():
             settings = settings.with_flags(**{name: values[0]})

@@ -1,0 +1,191 @@
+"""`kvplan tune`: find the settings with a handful of real launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvplan.cli.estimate import Format
+from kvplan.cli.output import emit
+from kvplan.errors import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvplan.report.tune import TuneReport
+    from kvplan.tune.setup import TuneRequest
+
+_SETTINGS = "vLLM settings that every launch gets"
+_WORKLOAD = "Target and workload"
+_SEARCH = "Search"
+
+
+def tune(
+    demo: Annotated[
+        bool, typer.Option("--demo", help="A tiny random model on CPU: everything real, nothing downloaded.")
+    ] = False,
+    model: Annotated[str | None, typer.Option(help="Profile name, folder or hub id.")] = None,
+    device: Annotated[str | None, typer.Option(help="cuda (default where a GPU is) or cpu.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Card by name; default: the one found here.")] = None,
+    gpu_memory_gib: Annotated[
+        float | None, typer.Option(help="On CPU the size of the card: a memory cgroup of that size.")
+    ] = None,
+    target_concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Users at once.", rich_help_panel=_WORKLOAD)
+    ] = None,
+    input_len: Annotated[int | None, typer.Option(help="Prompt tokens.", rich_help_panel=_WORKLOAD)] = None,
+    output_len: Annotated[int | None, typer.Option(help="Answer tokens.", rich_help_panel=_WORKLOAD)] = None,
+    workload: Annotated[
+        str | None, typer.Option(help="A workload file or preset.", rich_help_panel=_WORKLOAD)
+    ] = None,
+    ttft_p99_ms: Annotated[float | None, typer.Option(min=0, rich_help_panel=_WORKLOAD)] = None,
+    tpot_p99_ms: Annotated[float | None, typer.Option(min=0, rich_help_panel=_WORKLOAD)] = None,
+    e2e_p99_ms: Annotated[float | None, typer.Option(min=0, rich_help_panel=_WORKLOAD)] = None,
+    max_preemptions: Annotated[int | None, typer.Option(min=0, rich_help_panel=_WORKLOAD)] = None,
+    config: Annotated[str | None, typer.Option(help="A vLLM YAML file.", rich_help_panel=_SETTINGS)] = None,
+    max_model_len: Annotated[
+        str | None, typer.Option(help="Default: the longest request.", rich_help_panel=_SETTINGS)
+    ] = None,
+    max_num_batched_tokens: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    dtype: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    quantization: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    enforce_eager: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    enable_prefix_caching: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    kv_cache_dtype: Annotated[
+        list[str] | None, typer.Option(help="Values to try, the base first.", rich_help_panel=_SEARCH)
+    ] = None,
+    block_size: Annotated[
+        list[int] | None, typer.Option(help="Values to try, the base first.", rich_help_panel=_SEARCH)
+    ] = None,
+    max_num_seqs: Annotated[
+        list[int] | None, typer.Option(help="Values to choose from.", rich_help_panel=_SEARCH)
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            min=0.005, max=0.5, help="Width of the boundary's bracket; default 0.02.", rich_help_panel=_SEARCH
+        ),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=0.5, help="Least step back from the boundary; default 0.02.", rich_help_panel=_SEARCH
+        ),
+    ] = None,
+    min_headroom_gib: Annotated[
+        float | None, typer.Option(min=0, help="The same in GiB.", rich_help_panel=_SEARCH)
+    ] = None,
+    max_launches: Annotated[
+        int | None, typer.Option(min=1, help="Default: 14.", rich_help_panel=_SEARCH)
+    ] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(min=0, help="Default: 60.", rich_help_panel=_SEARCH)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the load; default 0.", rich_help_panel=_SEARCH)] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the launches, what each decides, and the minutes.")
+    ] = False,
+    resume: Annotated[
+        str | None, typer.Option(help="Go on with a run (name, folder or `last`); repeats nothing.")
+    ] = None,
+    runs_dir: Annotated[str, typer.Option(help="Where runs are kept.")] = "kvplan-runs",
+    profiles: Annotated[str | None, typer.Option(help="A folder of profiles that wins.")] = None,
+    output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
+) -> None:
+    """Start real vLLM, load it, find where it stops fitting, and recommend a setting.
+
+    Exit code: 0 a confirmed setting meets the target, 1 none does (the nearest is shown), 2 could not judge,
+    130 interrupted (what finished is kept; --resume goes on).
+    """
+    from pathlib import Path
+
+    from kvplan.config.from_flags import serving_config
+    from kvplan.planning import PlanRequest
+    from kvplan.tune.problem import Constraints
+    from kvplan.tune.setup import TuneRequest
+    from kvplan.units import bytes_from_gib
+
+    folder = Path(runs_dir)
+    flags = {
+        "max_model_len": max_model_len,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "dtype": dtype,
+        "quantization": quantization,
+        "tensor_parallel_size": tensor_parallel_size,
+        "enforce_eager": enforce_eager,
+        "enable_prefix_caching": enable_prefix_caching,
+    }
+    request = TuneRequest(
+        plan=PlanRequest(
+            model=model,
+            gpu=gpu,
+            gpu_memory_gib=gpu_memory_gib,
+            device=device,
+            serving=serving_config(flags, config),
+            target_concurrency=target_concurrency,
+            input_len=input_len,
+            output_len=output_len,
+            workload=workload,
+            profiles=profiles,
+        ),
+        demo=demo,
+        constraints=Constraints(
+            ttft_p99_ms=ttft_p99_ms,
+            tpot_p99_ms=tpot_p99_ms,
+            e2e_p99_ms=e2e_p99_ms,
+            max_preemptions=max_preemptions,
+            min_headroom_bytes=None if min_headroom_gib is None else bytes_from_gib(min_headroom_gib),
+        ),
+        kv_cache_dtypes=tuple(kv_cache_dtype or ()),
+        block_sizes=tuple(block_size or ()),
+        max_num_seqs=tuple(sorted(max_num_seqs or ())),
+        tolerance=tolerance,
+        margin=margin,
+        max_launches=max_launches,
+        max_minutes=max_minutes,
+        seed=seed,
+    )
+    if dry_run:
+        emit(_plan(request, folder, output_format))
+        raise typer.Exit(ExitCode.OK)
+    run = _tuned(request, folder, resume)
+    report = _report_of(run)
+    emit(report.render(output_format.value))
+    raise typer.Exit(ExitCode.OK if report.recommendation.met else ExitCode.NO)
+
+
+def _plan(request: TuneRequest, runs_dir: Path, output_format: Format) -> str:
+    from kvplan.report.tune_plan import render_plan
+    from kvplan.tune.session import forecast
+    from kvplan.tune.setup import prepare
+
+    prepared = prepare(request)
+    return render_plan(prepared, forecast(prepared, runs_dir), output_format.value)
+
+
+def _tuned(request: TuneRequest, runs_dir: Path, resume: str | None) -> Path:
+    """The finished run's folder; the one line to go on with is said whatever ends it before."""
+    from kvplan.report.tune_progress import watching
+    from kvplan.tune.journal import find_run
+    from kvplan.tune.session import begin, go_on
+    from kvplan.tune.setup import prepare
+
+    with watching(runs_dir) as watch:
+        try:
+            if resume is None:
+                return begin(prepare(request), runs_dir, watch.of)
+            return go_on(find_run(resume, runs_dir), request, watch.of)
+        except KeyboardInterrupt:
+            typer.echo(watch.how_to_go_on(), err=True)
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def _report_of(run: Path) -> TuneReport:
+    from kvplan.report.tune import TuneReport
+    from kvplan.tune.journal import read_journal
+
+    report = TuneReport.of(read_journal(run))
+    report.save(run)
+    return report

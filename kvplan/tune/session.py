@@ -1,0 +1,148 @@
+"""A tuning session on this machine: a new run or one that goes on, from the first launch to the outcome."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kvplan.tune.assumed import AssumedServer
+from kvplan.tune.execute import EngineExecutor
+from kvplan.tune.identity import installed_vllm, run_context
+from kvplan.tune.journal import new_journal, refuse_mixing, reopened_journal
+from kvplan.tune.run import TuneRun
+from kvplan.tune.search import GuidedSearch
+from kvplan.tune.setup import LOAD_S, as_begun, expected_start_s, prepare_again
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kvplan.memory.hardware import GpuSpec
+    from kvplan.tune.journal import Journal
+    from kvplan.tune.run import Watcher
+    from kvplan.tune.setup import Prepared, TuneRequest
+    from kvplan.tune.trial import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchForecast:
+    """What a run is expected to launch, if memory is as the model says. The dry run; also the time left."""
+
+    trials: tuple[Trial, ...]
+    commands: tuple[str, ...]
+    start_s: float
+    start_source: str
+    minutes: float
+
+
+def forecast(prepared: Prepared, runs_dir: Path) -> LaunchForecast:
+    """The search, answered by the memory model instead of by vLLM."""
+    assumed = prepared.assumed
+    server = AssumedServer(prepared.problem, prepared.rules, assumed.non_kv_bytes, assumed.unbudgeted_bytes)
+    GuidedSearch(
+        prepared.problem,
+        prepared.rules,
+        server.run_trial,
+        prepared.budget.max_launches,
+        lambda: float("inf"),
+        assumed.probe_utilization,
+    ).run()
+    start_s, source = expected_start_s(prepared.problem, prepared.header["context"], runs_dir)
+    executor = EngineExecutor(prepared.problem, prepared.workload, runs_dir / "RUN", None)
+    commands = tuple(executor.command(trial.number, trial.spec) for trial in server.trials)
+    loaded = sum(1 for trial in server.trials if trial.survived)
+    minutes = (start_s * len(server.trials) + LOAD_S * loaded) / 60
+    return LaunchForecast(tuple(server.trials), commands, start_s, source, minutes)
+
+
+def begin(prepared: Prepared, runs_dir: Path, watch: Callable[[Path, Prepared], Watcher]) -> Path:
+    """A new run, to its end; gives its folder.
+
+    Raises:
+        KvplanError: it cannot go on; what finished is in the journal.
+        KeyboardInterrupt: interrupted; vLLM is stopped and what finished is in the journal.
+    """
+    with new_journal(runs_dir, prepared.header) as journal:
+        _run(prepared, journal, watch(journal.folder, prepared))
+        return journal.folder
+
+
+def go_on(folder: Path, request: TuneRequest, watch: Callable[[Path, Prepared], Watcher]) -> Path:
+    """A run that was begun before, to its end; nothing that finished is repeated.
+
+    Raises:
+        InputError: settings, machine, vLLM or model differ from those that it was begun with.
+        KvplanError, KeyboardInterrupt: as for `begin`.
+    """
+    with reopened_journal(folder) as journal:
+        contents = journal.contents
+        given = as_begun(request, contents.header)
+        if given is not None:
+            refuse_mixing(contents, given.header["problem"], given.header["context"])
+        prepared = prepare_again(contents.header, request.max_launches, request.max_minutes)
+        refuse_mixing(contents, contents.header["problem"], _context_now(prepared))
+        journal.append("resumed", budget=dataclasses.asdict(prepared.budget))
+        _run(prepared, journal, watch(folder, prepared))
+        return folder
+
+
+def _run(prepared: Prepared, journal: Journal, watcher: Watcher) -> None:
+    gpu = prepared.header["gpu"]
+    on_gpu = prepared.problem.device == "cuda"
+    executor = EngineExecutor(
+        prepared.problem,
+        prepared.workload,
+        journal.folder,
+        watcher,
+        gpu=gpu["name"] if on_gpu else None,
+    )
+    run = TuneRun(
+        prepared.problem,
+        prepared.rules,
+        journal,
+        executor,
+        watcher,
+        prepared.budget,
+        prepared.assumed.probe_utilization,
+    )
+    with signals_as_interrupts():
+        run.run()
+
+
+def _context_now(prepared: Prepared) -> dict[str, Any]:
+    from kvplan.catalog.models import find_model
+
+    source = find_model(prepared.problem.model, offline=True)
+    return run_context(
+        source, _gpu_now(prepared), prepared.problem.device, prepared.workload, installed_vllm()
+    )
+
+
+def _gpu_now(prepared: Prepared) -> GpuSpec:
+    """The card that is here; on CPU the machine's own facts say enough."""
+    from kvplan.memory.hardware import cpu_spec
+
+    if prepared.problem.device == "cpu":
+        return cpu_spec(prepared.problem.card_bytes)
+    from kvplan.catalog.gpus import detect_gpus, find_gpu
+
+    found = detect_gpus()
+    return found[0].spec if found else find_gpu(prepared.header["gpu"]["id"])
+
+
+@contextlib.contextmanager
+def signals_as_interrupts() -> Iterator[None]:
+    """SIGTERM and SIGHUP take the way of Ctrl-C: stop what runs, keep what was measured."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
