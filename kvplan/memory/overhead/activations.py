@@ -60,7 +60,7 @@ def activations_of(facts: OverheadInputs, era: Era, fitted: Coefficients) -> Act
         "sampler": sampler_bytes(facts, era, fitted) + alive,
         "decoder": decoder + alive,
     }
-    if era.compiled:
+    if era.compile_shows:
         peaks["compile"] = compile_bytes(facts) + alive
     if facts.encoder is not None:
         peaks["encoder"] = encoder_bytes(facts, fitted) + kept

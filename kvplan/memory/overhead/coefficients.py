@@ -45,6 +45,8 @@ class Coefficients:
     """What Hopper and newer data-centre cards add to it."""
     graph_kib_per_layer: float
     """Per layer and captured size, KiB."""
+    graph_rows_per_layer: float
+    """Hidden-size rows of the largest captured batch that stay, per layer."""
     graph_experts_factor: float
     """Layers with routed experts count this many times."""
     cpu_worker_gib: float

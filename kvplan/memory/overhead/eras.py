@@ -33,6 +33,8 @@ class Era:
     v2_runner: bool
     compiled: bool
     """torch.compile runs before the profile (V1, not eager)."""
+    compile_shows: bool
+    """A compile from a cold cache is inside the profile, with arguments of real sizes (seen from 0.19)."""
     quantises_activations: bool
     expert_workspace_stays: bool
     """The experts' workspaces live on beside the sampler's peak (workspace manager)."""
@@ -68,6 +70,7 @@ def era_of(facts: OverheadInputs) -> Era:
         triton_top_k=sampler == "fused" and (0, 17, 0) <= version < (0, 22, 0),
         v2_runner=v2,
         compiled=compiled,
+        compile_shows=compiled and version >= (0, 17, 0) and on_cuda,
         quantises_activations=quantization in {"fp8", "compressed-tensors", "fbgemm_fp8", "modelopt"},
         expert_workspace_stays=version >= (0, 17, 0),
         graphs_captured=captured,

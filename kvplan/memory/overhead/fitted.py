@@ -25,6 +25,7 @@ FITTED: Final = Coefficients(
     graph_pool_gib=0.1,
     graph_hopper_gib=0.2,
     graph_kib_per_layer=140.0,
+    graph_rows_per_layer=1.0,
     graph_experts_factor=1.5,
     cpu_worker_gib=0.6,
     cpu_beside_gib=0.7,

@@ -13,19 +13,25 @@ if TYPE_CHECKING:
     from kvplan.memory.overhead.inputs import OverheadInputs
 
 
+def largest_captured(facts: OverheadInputs) -> int:
+    """The largest batch that is captured.
+
+    Source: vLLM 0.32.0 config/vllm.py::_set_cudagraph_sizes.
+    """
+    if facts.vllm_version < (0, 8, 0):
+        return min(facts.max_num_seqs, 256)
+    ceiling = 1024 if facts.architecture == "GptOssForCausalLM" else 512
+    decode_tokens = 1 + facts.num_speculative_tokens
+    return min(2 * facts.max_num_seqs * decode_tokens, ceiling, facts.max_num_batched_tokens)
+
+
 def captured_sizes(facts: OverheadInputs) -> int:
     """How many batch sizes are captured: 1, 2, 4, then steps of 8 to 256, then of 16.
 
-    Source: vLLM 0.32.0 config/vllm.py::_set_cudagraph_sizes; before 0.12 steps of 8 all the way (67 to 512),
-    V0 the same to 256 (35).
+    Source: as above; before 0.12 steps of 8 all the way (67 to 512), V0 the same to 256 (35).
     """
     version = facts.vllm_version
-    decode_tokens = 1 + facts.num_speculative_tokens
-    if version < (0, 8, 0):
-        largest = min(facts.max_num_seqs, 256)
-    else:
-        ceiling = 1024 if facts.architecture == "GptOssForCausalLM" else 512
-        largest = min(2 * facts.max_num_seqs * decode_tokens, ceiling, facts.max_num_batched_tokens)
+    largest = largest_captured(facts)
     small = sum(size <= largest for size in (1, 2, 4))
     if version < (0, 12, 0):
         return small + largest // 8
@@ -40,4 +46,6 @@ def graph_bytes(facts: OverheadInputs, era: Era, fitted: Coefficients) -> int:
     weight = fitted.graph_experts_factor if facts.moe is not None else 1.0
     nodes = layers * weight * captured_sizes(facts) * era.graph_modes
     start = fitted.graph_pool_gib + (fitted.graph_hopper_gib if is_hopper_or_newer_datacentre(facts) else 0.0)
-    return round(start * GIB + fitted.graph_kib_per_layer * 1024 * nodes)
+    rows = fitted.graph_rows_per_layer * layers * largest_captured(facts)
+    kept = rows * facts.hidden_size * facts.dtype_bytes
+    return round(start * GIB + fitted.graph_kib_per_layer * 1024 * nodes + kept)

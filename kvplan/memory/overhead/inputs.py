@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from kvplan.memory.interval import Interval
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvplan.config.version import VllmVersion
 
 
@@ -89,14 +91,14 @@ class Overhead:
     """Graph memory that must find room beyond the budget."""
     outside_budget: Interval
     """CUDA context and whatever else exists before vLLM's first snapshot."""
-    explanations: tuple[tuple[str, str], ...] = ()
-    """(term, formula with numbers) in the order of the ledger."""
     warnings: tuple[str, ...] = ()
-    source: str = "fitted overhead model"
+    source: str = "overhead model fitted to public launches (docs/calibration.md)"
+    explainer: Callable[[str], str] = field(default=lambda _: "", repr=False, compare=False)
+    """Term -> its formula with the numbers in it; built only when somebody asks."""
 
     def explain(self, term: str) -> str:
-        """The formula of a term with its numbers, for --explain."""
-        return "; ".join(text for name, text in self.explanations if name == term)
+        """The formula of a term (`activations`, `cuda_graphs`, `other`) with its numbers, for --explain."""
+        return self.explainer(term)
 
 
 def combine(terms: tuple[Interval, ...]) -> Interval:

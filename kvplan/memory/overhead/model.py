@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvplan.memory.interval import Interval
 from kvplan.memory.overhead.activations import activations_of
 from kvplan.memory.overhead.eras import era_of
+from kvplan.memory.overhead.explain import Explainer
 from kvplan.memory.overhead.fitted import FITTED
-from kvplan.memory.overhead.graphs import captured_sizes, graph_bytes
+from kvplan.memory.overhead.graphs import graph_bytes
 from kvplan.memory.overhead.inputs import Overhead, OverheadInputs
 from kvplan.memory.overhead.resident import resident_of
 from kvplan.memory.overhead.spread import activation_interval, graph_interval, other_interval
@@ -21,7 +23,27 @@ if TYPE_CHECKING:
     from kvplan.memory.overhead.resident import Resident
 
 _NOTHING = Interval.exactly(0)
-_SOURCE = "overhead model fitted to public launches (docs/calibration.md)"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of one launch before anything is said of their spread. Bytes."""
+
+    era: Era
+    activations: Activations
+    resident: Resident
+    graph_bytes: int
+
+
+def terms_of(facts: OverheadInputs, fitted: Coefficients = FITTED) -> Terms:
+    """The expected size of each term on one GPU."""
+    era = era_of(facts)
+    return Terms(
+        era=era,
+        activations=activations_of(facts, era, fitted),
+        resident=resident_of(facts, era, fitted),
+        graph_bytes=graph_bytes(facts, era, fitted),
+    )
 
 
 def predict_overhead(facts: OverheadInputs, fitted: Coefficients = FITTED) -> Overhead:
@@ -36,24 +58,17 @@ def predict_overhead(facts: OverheadInputs, fitted: Coefficients = FITTED) -> Ov
     """
     if facts.platform == "cpu":
         return _on_cpu(facts, fitted)
-    era = era_of(facts)
-    activations = activations_of(facts, era, fitted)
-    resident = resident_of(facts, era, fitted)
-    size = graph_bytes(facts, era, fitted)
-    graphs = graph_interval(size, fitted)
+    terms = terms_of(facts, fitted)
+    era = terms.era
+    graphs = graph_interval(terms.graph_bytes, fitted)
     context = round(fitted.context_gib * GIB)
     return Overhead(
-        activations=activation_interval(facts, era, fitted, activations),
+        activations=activation_interval(facts, era, fitted, terms.activations),
         cuda_graphs=graphs if era.graphs_charged else _NOTHING,
-        other=other_interval(facts, fitted, resident),
+        other=other_interval(facts, fitted, terms.resident),
         cuda_graphs_outside=_NOTHING if era.graphs_charged else graphs,
         outside_budget=_NOTHING if era.context_charged else Interval(context // 2, context, 2 * context),
-        explanations=(
-            ("activations", _explain_activations(facts, era, activations)),
-            ("cuda_graphs", _explain_graphs(facts, era, size)),
-            ("other", _explain_resident(resident)),
-        ),
-        source=_SOURCE,
+        explainer=Explainer(facts, era, terms.activations, terms.resident, terms.graph_bytes),
     )
 
 
@@ -73,37 +88,9 @@ def _on_cpu(facts: OverheadInputs, fitted: Coefficients) -> Overhead:
         other=Interval(worker * 9 // 10, worker, worker * 6 // 5),
         cuda_graphs_outside=_NOTHING,
         outside_budget=Interval(beside * 9 // 10, beside, beside * 6 // 5),
-        explanations=(
-            ("activations", f"up to {format_gib(peak)} of buffers that the allocator may keep"),
-            ("cuda_graphs", "none on a CPU"),
-            ("other", f"the worker process itself, {format_gib(worker)}"),
-        ),
-        source=_SOURCE,
+        explainer={
+            "activations": f"up to {format_gib(peak)} of buffers that the allocator may keep",
+            "cuda_graphs": "none on a CPU",
+            "other": f"the worker process itself, {format_gib(worker)}",
+        }.__getitem__,
     )
-
-
-def _explain_activations(facts: OverheadInputs, era: Era, activations: Activations) -> str:
-    shown = ", ".join(f"{name} {format_gib(size)}" for name, size in activations.peaks.items())
-    return (
-        f"peak of the profile run over {facts.max_num_batched_tokens:,} tokens and {facts.max_num_seqs:,} "
-        f"sequences x {facts.vocab_size:,} logits ({era.sampler} sampler): the largest of {shown}; alive "
-        f"throughout {format_gib(activations.alive)}"
-    )
-
-
-def _explain_graphs(facts: OverheadInputs, era: Era, size: int) -> str:
-    if not era.graphs_captured:
-        return "none captured"
-    charged = "subtracted from the budget" if era.graphs_charged else "not subtracted by this version"
-    return f"{captured_sizes(facts)} sizes x {facts.num_layers} layers: {format_gib(size)}, {charged}"
-
-
-def _explain_resident(resident: Resident) -> str:
-    parts = {
-        "kernels and library workspaces": resident.kernels,
-        "tensor-parallel communicators": resident.peers,
-        "sampler counters": resident.buffers,
-        "CUDA context": resident.context,
-        "host memory of the process (unified)": resident.unified,
-    }
-    return " + ".join(f"{name} {format_gib(size)}" for name, size in parts.items() if size)

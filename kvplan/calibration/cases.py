@@ -1,0 +1,153 @@
+"""A published launch prepared for the model: everything that does not depend on the coefficients."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kvplan.config.defaults import resolve
+from kvplan.config.version import parse_vllm_version
+from kvplan.errors import InputError, KvplanError, UnknownNameError
+from kvplan.memory.estimate import Estimate, estimate
+from kvplan.memory.hardware import GpuSpec
+from kvplan.memory.kv_cache.plan import plan_kv_cache
+from kvplan.memory.overhead import overhead_inputs, predict_overhead
+from kvplan.memory.weights import weights_per_gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from kvplan.architecture.model_shape import ModelShape
+    from kvplan.architecture.stored_weights import StoredWeights
+    from kvplan.calibration.public_launches import PublicLaunch
+    from kvplan.config.resolved import ResolvedSettings
+    from kvplan.config.version_rules import VersionRules
+    from kvplan.memory.overhead import OverheadInputs
+    from kvplan.memory.overhead.coefficients import Coefficients
+
+_GENERATIONS: Final = {
+    "turing": (7, 5),
+    "volta": (7, 0),
+    "v100": (7, 0),
+    "ampere": (8, 6),
+    "blackwell": (12, 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One launch, ready to be predicted with any coefficients."""
+
+    launch: PublicLaunch
+    shape: ModelShape
+    config: Mapping[str, Any]
+    stored: StoredWeights | None
+    gpu: GpuSpec
+    rules: VersionRules
+    settings: ResolvedSettings
+    facts: OverheadInputs
+
+    def predict(self, fitted: Coefficients) -> Estimate:
+        """The whole answer, from the names and flags alone.
+
+        Raises:
+            InputError: flags that vLLM refuses.
+            UnsupportedModelError: no exact rule covers the model with these flags.
+        """
+        settings = self.settings
+        return estimate(
+            shape=self.shape,
+            gpu=self.gpu,
+            rules=self.rules,
+            settings=settings,
+            weights=weights_per_gpu(
+                self.config,
+                self.stored,
+                dtype=settings.dtype,
+                quantization=settings.quantization,
+                tensor_parallel_size=settings.tensor_parallel_size,
+                pipeline_parallel_size=settings.pipeline_parallel_size,
+                enable_expert_parallel=settings.enable_expert_parallel,
+                data_parallel_size=settings.data_parallel_size,
+                vllm_version=settings.vllm_version,
+            ),
+            overhead=predict_overhead(self.facts, fitted),
+            plan=plan_kv_cache(self.shape, settings, self.gpu),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A launch that could not be prepared or predicted, and why."""
+
+    launch: PublicLaunch
+    reason: str
+
+
+def prepare(
+    launches: Iterable[PublicLaunch], profiles_dir: str | None = None
+) -> tuple[list[Case], list[Unanswered]]:
+    """Every launch whose model, card and version are known here; the others with the reason."""
+    cases: list[Case] = []
+    missing: list[Unanswered] = []
+    for launch in launches:
+        try:
+            cases.append(case_of(launch, profiles_dir))
+        except KvplanError as error:
+            missing.append(Unanswered(launch, error.message))
+    return cases, missing
+
+
+def case_of(launch: PublicLaunch, profiles_dir: str | None = None) -> Case:
+    """Prepare one launch.
+
+    Raises:
+        InputError: the model, the card or the version is not known.
+        UnsupportedModelError: no exact rule covers the model.
+    """
+    from kvplan.architecture.model_shape import model_shape
+    from kvplan.catalog.engines import rules_for
+    from kvplan.catalog.models import find_model
+
+    version = launch.vllm_version or launch.vllm_inferred
+    if launch.model is None or version is None:
+        raise InputError(f"{launch.id}: model or version is not stated")
+    source = find_model(launch.model, profiles_dir=profiles_dir, offline=True)
+    gpu = _card(launch, profiles_dir)
+    rules = rules_for(parse_vllm_version(version))
+    shape = model_shape(source.config)
+    serving = launch.serving
+    if "quantization_config" not in source.config and launch.quantization in {"fp8", "bitsandbytes"}:
+        serving = dataclasses.replace(serving, quantization=launch.quantization)
+    settings = resolve(serving, rules=rules, gpu=gpu, shape=shape)
+    return Case(
+        launch=launch,
+        shape=shape,
+        config=source.config,
+        stored=source.weights,
+        gpu=gpu,
+        rules=rules,
+        settings=settings,
+        facts=overhead_inputs(shape, source.config, settings, gpu, launch.weights_bytes or 0),
+    )
+
+
+def _card(launch: PublicLaunch, profiles_dir: str | None) -> GpuSpec:
+    """The card's profile, or what the post itself says of a card that it does not name."""
+    from kvplan.catalog.gpus import find_gpu
+
+    name = launch.gpu or "80GB-class"
+    try:
+        return find_gpu(name, profiles_dir=profiles_dir)
+    except UnknownNameError:
+        total = launch.gpu_total_bytes
+        if total is None:
+            raise
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    generation = next((_GENERATIONS[w] for w in words if w in _GENERATIONS), None)
+    if "80gb" in words:
+        generation = (9, 0)
+    return GpuSpec(name, name, total, total, total, compute_capability=generation)
