@@ -37,8 +37,8 @@ def from_vllm_yaml(path: Path | str, version: VllmVersion | None = None) -> Serv
         version: Keys that this vLLM does not have are refused; None takes those of any release from 0.8.5 on.
 
     Raises:
-    Keys may have dashes or underscores; sizes may be written 8192, 8k (8000), 25.6k or 8K (8192), as in vLLM.
-            the message says in which line.
+        InputError: no such file, not YAML, an unknown key (with the nearest one), or a value that vLLM
+            refuses; the message says in which line.
 
     Source: vLLM 0.32.0 utils/argparse_utils.py::FlexibleArgumentParser.load_config_file.
     """

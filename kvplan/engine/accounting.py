@@ -1,10 +1,10 @@
-"""vLLM's memory share on a CPU "card": the arithmetic that vLLM does on a GPU, done by kvplan on a fixed size.
+"""vLLM's memory share on a CPU "card": the arithmetic that vLLM does on a GPU, on a fixed size.
 
-On CPU vLLM takes `gpu_memory_utilization` of the NUMA node's total memory (0.32.0 v1/worker/cpu_worker.py), which
-is neither the size of our cgroup nor even constant: within an hour 8.2 to 12.0 GiB were seen for the same
-node of a virtual machine. So the share is applied here to the card that `--gpu-memory-gib` names, by vLLM's own rule
-for GPUs (v1/worker/gpu_worker.py::determine_available_memory), and the result is given to vLLM as
-`--kv-cache-memory-bytes`, which it takes as it is.
+On CPU vLLM takes `gpu_memory_utilization` of the NUMA node's total memory (0.32.0
+v1/worker/cpu_worker.py), which is neither the size of our cgroup nor even constant: within an hour 8.2 to
+12.0 GiB were seen for the same node of a virtual machine. So the share is applied here to the card that
+`--gpu-memory-gib` names, by vLLM's own rule for GPUs (v1/worker/gpu_worker.py::determine_available_memory),
+and the result is given to vLLM as `--kv-cache-memory-bytes`, which it takes as it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A memory cgroup that stands for a card on CPU: its size is enforced, and its kills counted, by the kernel."""
+"""A memory cgroup that stands for a card on CPU: the kernel enforces its size and counts its kills."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ class MemoryCgroup:
 
 
 def _possible_parents() -> list[tuple[int, Path]]:
-    """Where a child may be made: version 1 below our own cgroup or at the top; version 2 likewise, and beside it.
+    """Where a child may be made: below our own cgroup or at the top, in version 2 beside it too.
 
-    In version 2 a cgroup that holds processes can't hand memory to children, so our own serves only at the top.
+    In version 2 a cgroup that holds processes can't hand memory to children: our own will rarely do.
     """
     parents: list[tuple[int, Path]] = []
     for line in Path("/proc/self/cgroup").read_text().splitlines():

@@ -31,10 +31,17 @@ def make_demo_model(
     max_position_embeddings: int = 32_768,
     seed: int = 0,
 ) -> Path:
-    """A Qwen2-style model that vLLM serves: config, byte-level tokenizer with a chat template, seeded bf16 weights.
+    """A Qwen2-style model that vLLM serves: byte-level tokenizer, chat template, seeded bf16 weights.
 
     Args:
-        folder: Where it is kept; None is kvplan's cache. A model of the same parameters is not made again.
+        folder: Where it is kept; None is kvplan's cache. A model of the same parameters is not made twice.
+        num_hidden_layers: Layers.
+        hidden_size: Width.
+        num_attention_heads: Query heads.
+        num_key_value_heads: KV heads.
+        head_dim: Elements of a head.
+        max_position_embeddings: Longest context.
+        seed: Of the weights.
 
     Returns:
         The model's own folder.
@@ -42,14 +49,8 @@ def make_demo_model(
     Raises:
         MissingDependencyError: no torch or tokenizers, which come with vLLM.
     """
-    config = _config(
-        num_hidden_layers,
-        hidden_size,
-        num_attention_heads,
-        num_key_value_heads,
-        head_dim,
-        max_position_embeddings,
-    )
+    config = _config(num_hidden_layers, hidden_size, num_attention_heads, num_key_value_heads, head_dim)
+    config["max_position_embeddings"] = max_position_embeddings
     content = json.dumps([_VERSION, seed, config], sort_keys=True)
     name = f"demo-qwen2-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     target = (folder or default_folder()) / name
@@ -78,9 +79,7 @@ def default_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "kvplan" / "models"
 
 
-def _config(
-    layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, max_positions: int
-) -> dict[str, Any]:
+def _config(layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
@@ -91,7 +90,6 @@ def _config(
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "max_position_embeddings": max_positions,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
         "rope_theta": 1_000_000.0,

@@ -80,9 +80,8 @@ def bytes_held_by(pids: Iterable[int], uuids: Sequence[str] = ()) -> int | None:
     with _nvml() as nvml:
         for card in gpus(uuids):
             handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
-            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if process.pid in wanted and process.usedGpuMemory is not None:
-                    held.append(int(process.usedGpuMemory))
+            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            held += [int(p.usedGpuMemory) for p in running if p.pid in wanted and p.usedGpuMemory is not None]
     return sum(held) if held else None
 
 

@@ -1,12 +1,13 @@
 """The guard: a small process between kvplan and vLLM that makes sure that nothing of vLLM outlives kvplan.
 
-kvplan holds the write end of the guard's stdin. When it closes, on purpose or because kvplan was killed, the guard
-ends every process that vLLM started and removes what they left: shared memory, temporary files, the memory cgroup.
-It is a child subreaper, so a process whose parent died becomes its child and can't get lost. SIGTERM to vLLM
-alone is not enough: 11 to 23 s into a start it was seen to leave all of vLLM's processes alive (0.32.0).
+kvplan holds the write end of the guard's stdin. When it closes, on purpose or because kvplan was killed, the
+guard ends every process that vLLM started and removes what they left: shared memory, temporary files, the
+memory cgroup. It is a child subreaper, so a process whose parent died becomes its child and can't get lost.
+SIGTERM to vLLM alone is not enough: 11 to 23 s into a start it was seen to leave all of vLLM's processes
+alive (0.32.0).
 
-One JSON line on stdin says what to start; then `stop SECONDS` asks for the end with so much grace, `ready` says that
-the start is over. Events go to stdout, one JSON line each. Standard library only.
+One JSON line on stdin says what to start; then `stop SECONDS` asks for the end with so much grace, `ready`
+says that the start is over. Events go to stdout, one JSON line each. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One engine at a time on a device: a file lock that dies with its owner, and clean-up after an owner that was killed.
+"""One engine at a time on a device: a file lock that dies with its owner, and clean-up after a killed one.
 
 The guard of a launch inherits the lock, so the device is free only when the launch's last process is gone.
 """
@@ -42,7 +42,7 @@ class HeldLock:
 
 
 def lock_path(device: str | None = None) -> Path:
-    """The lock file of a device: a GPU's UUID, or None for the CPU (and for GPUs that nobody can tell apart)."""
+    """The lock file of a device: a GPU's UUID, or None for the CPU (and GPUs that nobody can tell apart)."""
     directory = Path(os.environ.get(DIRECTORY_VARIABLE, "/tmp"))  # noqa: S108  shared on purpose
     return directory / (f"kvplan-engine-{device}.lock" if device else "kvplan-engine.lock")
 
@@ -58,8 +58,8 @@ def device_lock(
     """Hold the devices; whatever a killed owner left on them is ended first.
 
     Args:
-        devices: GPU UUIDs, or (None,) for the CPU. Taken in sorted order, so that two launches can't wait for
-            each other.
+        devices: GPU UUIDs, or (None,) for the CPU. Taken in sorted order: two launches can't wait for each
+            other.
         wait_s: How long to wait for another launch's end; 0 refuses at once.
         on_wait: Told once per device who is being waited for.
         on_clean_up: Told what was left by a killed launch and is gone now.

@@ -1,4 +1,4 @@
-"""vLLM's log: followed while it grows, read for the facts of a start, and for the line that decides a failure."""
+"""vLLM's log: followed while it grows, read for the facts of a start and the line that decides a failure."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class LogWatch:
         self, failure: FailureClass | str, phase: str | None
     ) -> tuple[FailureClass, str | None]:
         if failure != "oom":
-            return FailureClass(failure), phase or self.phase
+            return FailureClass(failure), phase or self.phase or "arguments"
         for known in self._patterns.oom_frames:
             if any(known.regex.search(frame) for frame in reversed(self._frames)):
                 return known.failure, known.phase
@@ -198,12 +198,13 @@ class LogWatch:
 
 
 _ERROR: Final = re.compile(
-    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b|\berror: |^Value error, |^Assertion failed, |^terminate called"
+    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b|\berror: "
+    r"|^Value error, |^Assertion failed, |^terminate called"
 )
 
 
 def _is_error(message: str) -> bool:
-    """The last line of an exception (`ValueError: …`, pydantic's `Value error, …`) or argparse's `…: error: …`."""
+    """The last line of an exception (`ValueError: …`, pydantic's `Value error, …`), or argparse's `error: …`."""
     return _ERROR.search(message) is not None
 
 

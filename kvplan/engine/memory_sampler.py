@@ -26,7 +26,7 @@ _BLOCK: Final = 512
 
 
 class MemorySampler:
-    """Samples until stopped; where no kernel limit could be had, it also ends a vLLM that grows over its card."""
+    """Samples until stopped; without a kernel limit it also ends a vLLM that grows over its card."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class MemorySampler:
 
 
 def tree_bytes(pids: Iterable[int]) -> int:
-    """Memory of a process tree, each shared segment counted once, file pages (which can be dropped) not at all."""
+    """Memory of a process tree: each shared segment once, file pages (which can be dropped) not at all."""
     pids = list(pids)
     anonymous = sum(_anonymous_bytes(pid) for pid in pids)
     return anonymous + sum(_allocated_bytes(SHM_DIR / name) for name in shared_memory_of(pids))

@@ -31,7 +31,7 @@ _CACHE_INFO: Final = "vllm:cache_config_info"
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """What vLLM counted since its start, and where it stands. Summed over the engines of a data-parallel server.
+    """What vLLM counted since its start, and where it stands; summed over the engines of a server.
 
     Source: names and history from vLLM 0.6.6 to 0.32.0, engine/metrics.py and v1/metrics/loggers.py.
     """
@@ -39,7 +39,7 @@ class MetricsSnapshot:
     running: float | None = None
     waiting: float | None = None
     kv_cache_usage: float | None = None
-    """0 to 1, of the fullest engine: blocks that requests hold; cached blocks of finished requests count as free."""
+    """0 to 1, of the fullest engine: what requests hold. Cached blocks of finished requests count as free."""
     preemptions_total: float | None = None
     prefix_cache_queries_total: float | None = None
     """Tokens."""
@@ -49,7 +49,7 @@ class MetricsSnapshot:
     generation_tokens_total: float | None = None
     request_success_total: float | None = None
     cache_config: Mapping[str, str] = field(default_factory=dict)
-    """Labels of cache_config_info: block_size, num_gpu_blocks, cache_dtype, kv_cache_size_tokens (0.24+), ..."""
+    """Labels of cache_config_info: block_size, num_gpu_blocks, cache_dtype, kv_cache_size_tokens (0.24+) …"""
 
     def cache_int(self, label: str) -> int | None:
         """A whole number of cache_config_info; None if it is missing or none."""

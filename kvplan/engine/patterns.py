@@ -39,7 +39,7 @@ class Gives:
     how: str | None
     unit_group: str | None
     of_many: str = "last"
-    """Which of several values in a log holds: `last`, or `min` or `max` over the workers that print one each."""
+    """Which of several values holds: `last`, or `min` or `max` over the workers that print one each."""
 
     def keep(self, old: Any, new: Any) -> Any:
         """The value to hold after another one has come."""

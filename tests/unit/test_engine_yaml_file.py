@@ -24,7 +24,7 @@ def read(tmp_path: Path, text: str, **kwargs: Any) -> ServingConfig:
 @pytest.mark.parametrize(
     ("line", "flag", "value"),
     [
-        # vLLM 0.32.0 utils/argparse_utils.py::human_readable_int: lower-case suffixes are decimal, upper-case binary.
+        # vLLM 0.32.0 utils/argparse_utils.py::human_readable_int: k is decimal, K is binary.
         ("max-model-len: 8k", "max_model_len", 8000),
         ("max_model_len: 32K", "max_model_len", 32768),
         ("max-model-len: auto", "max_model_len", -1),
