@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.architecture.model_shape import model_shape
+from kvplan.errors import UnsupportedModelError
 from kvplan.report.table import render_table
 from kvplan.units import format_gib
 
@@ -27,7 +29,7 @@ def render_models(profiles: Iterable[Mapping[str, Any]], query: str | None, *, a
             ", ".join(p.get("aliases", ())),
             _parameters(p),
             format_gib(_fact(p, "weights_bytes")) if _fact(p, "weights_bytes") else _UNKNOWN,
-            str(_text_config(p).get("max_position_embeddings", _UNKNOWN)),
+            str(_max_model_len(p) or _UNKNOWN),
             p["confidence"],
         )
         for p in found
@@ -118,14 +120,13 @@ def _has_words(profile: Mapping[str, Any], query: str | None) -> bool:
 
 
 def _model_line(profile: Mapping[str, Any]) -> dict[str, Any]:
-    config = _text_config(profile)
     return {
         "id": profile["id"],
         "aliases": list(profile.get("aliases", ())),
         "architecture": next(iter(profile["config"].get("architectures") or ()), None),
         "parameters": _fact(profile, "parameters"),
         "weights_bytes": _fact(profile, "weights_bytes"),
-        "max_position_embeddings": config.get("max_position_embeddings"),
+        "max_model_len": _max_model_len(profile),
         "confidence": profile["confidence"],
     }
 
@@ -148,10 +149,12 @@ def _fact(profile: Mapping[str, Any], key: str) -> Any:
     return fact["value"] if fact else None
 
 
-def _text_config(profile: Mapping[str, Any]) -> Mapping[str, Any]:
-    config: Mapping[str, Any] = profile["config"]
-    nested = config.get("text_config")
-    return {**config, **nested} if isinstance(nested, dict) else config
+def _max_model_len(profile: Mapping[str, Any]) -> int | None:
+    """What vLLM takes from the config; None where the architecture has no rule yet."""
+    try:
+        return model_shape(profile["config"]).max_model_len
+    except UnsupportedModelError:
+        return None
 
 
 def _parameters(profile: Mapping[str, Any]) -> str:
