@@ -39,8 +39,8 @@ class Explainer:
         kept = self.activations.alive
         return (
             f"peak of the profile run over {facts.max_num_batched_tokens:,} tokens and "
-            f"{facts.max_num_seqs:,} sequences x {facts.vocab_size:,} logits ({self.era.sampler} sampler): the largest of {shown}"
-            + (f"; {format_gib(kept)} of it alive throughout" if kept else "")
+            f"{facts.max_num_seqs:,} sequences x {facts.vocab_size:,} logits ({self.era.sampler} sampler): "
+            f"the largest of {shown}" + (f"; {format_gib(kept)} of it alive throughout" if kept else "")
         )
 
     def _graphs(self) -> str:
