@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from kvplan.architecture.layers import (
     BlockSparseAttention,
@@ -79,7 +79,7 @@ def layer_types(fields: ConfigFields) -> tuple[str, ...] | None:
 
 def plain(
     *,
-    kv_heads: str | int | None = None,
+    kv_heads: Literal["heads"] | int | None = None,
     head_dim: int | None = None,
     window_default: int | None = None,
     own_head_dim: bool = True,
@@ -96,7 +96,6 @@ def plain(
 
     def build(fields: ConfigFields) -> tuple[Layer, ...]:
         default = fields.integer(*HEADS_NAMES) if kv_heads == "heads" else kv_heads
-        assert not isinstance(default, str)
         geometry = head_geometry(fields, kv_heads_default=default, head_dim_default=head_dim)
         if not own_head_dim:
             heads, kv, _ = geometry
@@ -119,7 +118,7 @@ def _by_type(
     unknown = set(types) - {"sliding_attention", "full_attention"}
     if unknown:
         raise UnsupportedModelError(
-            f"config.json of {fields.architecture}: layer type {sorted(unknown)[0]!r} has no rule",
+            f"config.json of {fields.architecture}: layer type {min(unknown)!r} has no rule",
             "layer types known here: full_attention, sliding_attention",
         )
     return tuple(
@@ -195,7 +194,7 @@ def alternating(
         unknown = set(types) - {"sliding_attention", "full_attention"}
         if unknown:
             raise UnsupportedModelError(
-                f"config.json of {fields.architecture}: layer type {sorted(unknown)[0]!r} has no rule"
+                f"config.json of {fields.architecture}: layer type {min(unknown)!r} has no rule"
             )
         width = fields.integer("sliding_window", default=window) + extra_window
         geometry = num_heads, num_kv_heads, dim

@@ -65,6 +65,7 @@ class BlockSparseAttention:
     num_kv_heads: int
     head_dim: int
     head_dim_v: int
+    has_sinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +162,12 @@ class ShortConvState:
     conv_kernel: int
 
 
-KvHeadsCache = FullAttention | SlidingWindow | ChunkedLocal | CrossAttention
+KvHeadsCache = FullAttention | SlidingWindow | ChunkedLocal | CrossAttention | BlockSparseAttention
 """Caches that store a key and a value for each KV head."""
 RecurrentState = Mamba1State | Mamba2State | GatedDeltaNetState | KdaState | ShortConvState
 """Caches of a fixed size a request."""
-LayerCache = (
-    KvHeadsCache | BlockSparseAttention | IndexKeys | Mla | MlaIndexer | DeepseekV4Attention | RecurrentState
-)
+AttendedCache = KvHeadsCache | IndexKeys | Mla | MlaIndexer | DeepseekV4Attention
+"""Caches that an attention backend reads."""
+LayerCache = AttendedCache | RecurrentState
 Layer = tuple[LayerCache, ...]
 """The caches of one decoder layer, in the order in which vLLM registers them; empty keeps nothing."""

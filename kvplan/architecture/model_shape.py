@@ -132,7 +132,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         has_logit_softcap=bool(fields.get("attn_logit_softcapping")),
         mamba_ssm_dtype=_mamba_ssm_dtype(architecture, fields),
         checkpoint_kv_cache_dtype=checkpoint_kv_cache_dtype(quantization),
-        checkpoint_is_fp8=bool(quantization) and _stores_kv_scales(quantization),
+        checkpoint_is_fp8=_stores_kv_scales(quantization),
         last_version=family.last_version,
         index_topk=fields.optional_integer("index_topk"),
     )
@@ -236,7 +236,7 @@ def _has_bidirectional_images(family: Family, top: ConfigFields, fields: ConfigF
     if not family.multimodal:
         return False
     if str(top.get("model_type")) in {"gemma4", "gemma4_text"}:
-        return fields.get("use_bidirectional_attention") == "vision"
+        return bool(fields.get("use_bidirectional_attention") == "vision")
     return str(top.get("model_type")) == "gemma3"
 
 

@@ -1,7 +1,7 @@
 """The attention backends of vLLM 0.32.0's CUDA platform, and which one a layer gets.
 
-Read with FlashInfer installed and FlashAttention 2 everywhere, 3 on SM90, 4 on SM100 (what the wheel brings).
-Sources: v1/attention/backends/{flash_attn,flashinfer,triton_attn,flex_attention,turboquant_attn,composite}.py,
+Read with FlashInfer installed and FlashAttention 2 everywhere, 3 on SM90, 4 on SM100.
+Sources: v1/attention/backends/{flash_attn,flashinfer,triton_attn,flex_attention,turboquant_attn}.py,
 v1/attention/backends/mla/*.py and platforms/cuda.py::_get_backend_priorities.
 """
 

@@ -49,6 +49,11 @@ class AttentionRequest:
         """Whether the cache has a dtype of its own."""
         return self.kv_cache_dtype not in {"auto", "float16", "bfloat16"}
 
+    @property
+    def printed_type(self) -> str:
+        """The attention type as vLLM's enum prints itself."""
+        return f"AttentionType.{self.attention_type.upper()}"
+
     def describe(self) -> str:
         """The request as vLLM prints it in its refusals (selector.py::AttentionSelectorConfig)."""
         return (
@@ -56,7 +61,7 @@ class AttentionRequest:
             f"kv_cache_dtype={self.kv_cache_dtype}, block_size={self.block_size}, use_mla={self.uses_mla}, "
             f"has_sink={self.has_sinks}, use_sparse={self.sparse}, "
             f"use_mm_prefix={self.bidirectional_images}, use_per_head_quant_scales=False, "
-            f"attn_type={self.attention_type}, has_sliding_window={self.has_sliding_window}, "
+            f"attn_type={self.printed_type}, has_sliding_window={self.has_sliding_window}, "
             "use_non_causal=False, use_batch_invariant=False, use_kv_connector=False, "
             f"use_adaptive_verification=False, use_pcp=False, use_dcp={self.uses_dcp}, use_rswa=False)"
         )
@@ -118,7 +123,7 @@ class Backend:
             (self.capabilities(capability), "compute capability not supported"),
             (
                 request.attention_type in self.attention_types,
-                f"attention type {request.attention_type} not supported",
+                f"attention type {request.printed_type} not supported",
             ),
             (not request.has_sliding_window or self.sliding_window, "sliding window not supported"),
             (not request.uses_dcp or self.dcp, "DCP not supported"),

@@ -63,6 +63,15 @@ _SCALE_BYTES: Final = 4
 """One fp32 scale beside each head's key, one beside its value."""
 
 
+def packs(backend: str, dtype: str) -> bool:
+    """Whether that attention backend lays the dtype out in its own way."""
+    if dtype in _PER_TOKEN_HEAD:
+        return backend == "TRITON_ATTN"
+    if dtype in _TURBOQUANT:
+        return backend == "TURBOQUANT"
+    return dtype in {"nvfp4", "nvfp4_4over6"} and backend == "FLASHINFER"
+
+
 def is_quantized(dtype: str) -> bool:
     """Whether the cache is stored in fewer bits than the model computes in."""
     return dtype not in {"auto", "bfloat16", "float16"}
@@ -86,8 +95,8 @@ def head_token_bytes(dtype: str, model_dtype: str, head_dim: int, head_dim_v: in
         model_dtype: what `auto` stands for.
         head_dim: width of a key.
         head_dim_v: width of a value.
-        packed: whether the attention backend lays the format out (CUDA); vLLM's CPU backend takes any
-            one-byte dtype and stores plain bytes.
+        packed: whether the attention backend lays the format out; vLLM's CPU backend takes any one-byte
+            dtype and stores plain bytes.
 
     Source: vLLM 0.32.0 `customize_spec` of v1/attention/backends/{triton_attn,flashinfer,
     turboquant_attn}.py and utils/torch_utils.py::nvfp4_kv_cache_full_dim.

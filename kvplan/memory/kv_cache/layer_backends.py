@@ -10,7 +10,6 @@ from kvplan.architecture.layers import (
     CrossAttention,
     DeepseekV4Attention,
     IndexKeys,
-    LayerCache,
     Mla,
     MlaIndexer,
     SlidingWindow,
@@ -21,6 +20,7 @@ from kvplan.memory.kv_cache.backends import AttentionRequest, Backend
 from kvplan.memory.kv_cache.sizes import KernelSizes, at_multiples, exactly
 
 if TYPE_CHECKING:
+    from kvplan.architecture.layers import AttendedCache, KvHeadsCache
     from kvplan.architecture.model_shape import ModelShape
     from kvplan.memory.kv_cache.rank import Capability, Rank
 
@@ -34,9 +34,16 @@ class LayerBackend:
     stored_dtype: str
     """The layer's kv_cache_dtype after the backend had its say (fp8 becomes fp8_ds_mla)."""
     warnings: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
+    """Backends of the caches beside it (DeepSeek-V4)."""
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """Its own name and its companions'."""
+        return self.name, *self.companions
 
 
-def layer_backend(shape: ModelShape, rank: Rank, cache: LayerCache, dtype: str) -> LayerBackend:
+def layer_backend(shape: ModelShape, rank: Rank, cache: AttendedCache, dtype: str) -> LayerBackend:
     """The backend of a layer whose kv_cache_dtype is `dtype`.
 
     Raises:
@@ -44,77 +51,80 @@ def layer_backend(shape: ModelShape, rank: Rank, cache: LayerCache, dtype: str) 
     """
     if rank.platform == "cpu":
         return _cpu_backend(rank, cache, dtype)
-    assert rank.capability is not None
+    capability = rank.capability
+    if capability is None:
+        raise InputError(f"the compute capability of {rank.gpu_name} is not known")
     match cache:
         case MlaIndexer():
-            return LayerBackend("DEEPSEEK_V32_INDEXER", exactly(64), "auto")
+            found = LayerBackend("DEEPSEEK_V32_INDEXER", exactly(64), "auto")
         case DeepseekV4Attention():
-            return _deepseek_v4_backend(rank, dtype)
+            found = _deepseek_v4_backend(rank, dtype, capability)
         case BlockSparseAttention():
-            return LayerBackend("MINIMAX_M3_SPARSE", exactly(128), dtype)
+            found = LayerBackend("MINIMAX_M3_SPARSE", exactly(128), dtype)
         case IndexKeys():
-            return LayerBackend("MINIMAX_M3_INDEXER", exactly(128), "auto")
+            found = LayerBackend("MINIMAX_M3_INDEXER", exactly(128), "auto")
+        case Mla():
+            found = _selected(shape, rank, _latent_request(shape, rank, cache, dtype, capability))
         case _:
-            return _selected(shape, rank, cache, dtype, rank.capability)
+            found = _selected(shape, rank, _heads_request(shape, rank, cache, dtype, capability))
+    return found
 
 
-def _selected(
-    shape: ModelShape, rank: Rank, cache: LayerCache, dtype: str, capability: Capability
-) -> LayerBackend:
-    request = _request(shape, rank, cache, dtype, capability)
+def _selected(shape: ModelShape, rank: Rank, request: AttentionRequest) -> LayerBackend:
     asked = rank.attention_backend
-    if asked is None and _forces_triton(shape, capability):
+    if asked is None and _forces_triton(shape, request.capability):
         asked = "TRITON_ATTN"
     backend, warning = select_backend(request, asked)
     _refuse_after_selection(backend, request, rank)
     warnings = [] if warning is None else [warning]
-    if backend.name == "FLASHINFER" and request.quantized and capability[0] in {8, 12}:
+    major, minor = request.capability
+    if backend.name == "FLASHINFER" and request.quantized and major in {8, 12}:
+        stops = request.capability < (8, 9) or request.kv_cache_dtype.startswith("nvfp4")
+        without = "does not start" if stops else "falls back to Triton"
         warnings.append(
-            f"kv_cache_dtype {dtype} on compute capability {capability[0]}.{capability[1]} runs through "
-            "FlashInfer only: without the flashinfer package vLLM "
-            + (
-                "does not start"
-                if capability < (8, 9) or dtype.startswith("nvfp4")
-                else "falls back to Triton"
-            )
+            f"kv_cache_dtype {request.kv_cache_dtype} on compute capability {major}.{minor} runs through "
+            f"FlashInfer only: without the flashinfer package vLLM {without}"
         )
-    return LayerBackend(backend.name, backend.kernel_sizes(request), _stored(backend, dtype), tuple(warnings))
+    stored = _stored(backend, request.kv_cache_dtype)
+    return LayerBackend(backend.name, backend.kernel_sizes(request), stored, tuple(warnings))
 
 
-def _request(
-    shape: ModelShape, rank: Rank, cache: LayerCache, dtype: str, capability: Capability
+def _latent_request(
+    shape: ModelShape, rank: Rank, cache: Mla, dtype: str, capability: Capability
 ) -> AttentionRequest:
-    tensor_parallel = rank.tensor_parallel_size
-    common = {
-        "capability": capability,
-        "dtype": rank.dtype,
-        "kv_cache_dtype": dtype,
-        "block_size": rank.block_size,
-        "uses_dcp": rank.decode_context_parallel_size > 1,
-    }
-    if isinstance(cache, Mla):
-        return AttentionRequest(
-            head_dim=cache.kv_lora_rank + cache.qk_rope_head_dim,
-            num_heads=cache.num_heads // tensor_parallel,
-            num_kv_heads=1,
-            uses_mla=True,
-            sparse=cache.sparse,
-            qk_nope_head_dim=cache.qk_nope_head_dim,
-            index_topk=shape.index_topk,
-            **common,  # type: ignore[arg-type]  # keys and types of AttentionRequest
-        )
-    assert not isinstance(cache, MlaIndexer | DeepseekV4Attention | IndexKeys)
-    head_dim = getattr(cache, "head_dim")  # noqa: B009  # every remaining cache has heads
     return AttentionRequest(
-        head_dim=head_dim,
-        num_heads=shape.num_attention_heads // tensor_parallel,
-        num_kv_heads=max(1, shape.num_key_value_heads // tensor_parallel),
-        has_sinks=getattr(cache, "has_sinks", False),
+        capability=capability,
+        head_dim=cache.kv_lora_rank + cache.qk_rope_head_dim,
+        dtype=rank.dtype,
+        kv_cache_dtype=dtype,
+        block_size=rank.block_size,
+        num_heads=cache.num_heads // rank.tensor_parallel_size,
+        num_kv_heads=1,
+        uses_mla=True,
+        sparse=cache.sparse,
+        uses_dcp=rank.decode_context_parallel_size > 1,
+        qk_nope_head_dim=cache.qk_nope_head_dim,
+        index_topk=shape.index_topk,
+    )
+
+
+def _heads_request(
+    shape: ModelShape, rank: Rank, cache: KvHeadsCache, dtype: str, capability: Capability
+) -> AttentionRequest:
+    return AttentionRequest(
+        capability=capability,
+        head_dim=cache.head_dim,
+        dtype=rank.dtype,
+        kv_cache_dtype=dtype,
+        block_size=rank.block_size,
+        num_heads=shape.num_attention_heads // rank.tensor_parallel_size,
+        num_kv_heads=max(1, shape.num_key_value_heads // rank.tensor_parallel_size),
+        has_sinks=cache.has_sinks,
         bidirectional_images=shape.has_bidirectional_images,
         attention_type="encoder_decoder" if isinstance(cache, CrossAttention) else "decoder",
         has_sliding_window=isinstance(cache, SlidingWindow),
+        uses_dcp=rank.decode_context_parallel_size > 1,
         has_logit_softcap=shape.has_logit_softcap,
-        **common,  # type: ignore[arg-type]  # keys and types of AttentionRequest
     )
 
 
@@ -153,7 +163,7 @@ def _refuse_after_selection(backend: Backend, request: AttentionRequest, rank: R
         )
 
 
-def _deepseek_v4_backend(rank: Rank, dtype: str) -> LayerBackend:
+def _deepseek_v4_backend(rank: Rank, dtype: str, capability: Capability) -> LayerBackend:
     """Source: vLLM 0.32.0 models/deepseek_v4/attention.py::_resolve_dsv4_kv_cache_dtype."""
     if dtype != "auto" and not dtype.startswith("fp8"):
         raise InputError(
@@ -166,13 +176,15 @@ def _deepseek_v4_backend(rank: Rank, dtype: str) -> LayerBackend:
             f"--attention-backend {rank.attention_backend} with DeepSeek-V4 has no rule here",
             "leave --attention-backend to vLLM",
         )
-    return LayerBackend("FLASHMLA_SPARSE_DSV4", exactly(256), "fp8_ds_mla")
+    name = "FLASHINFER_MLA_SPARSE_DSV4" if capability[0] == 12 else "FLASHMLA_SPARSE_DSV4"
+    companions = ("CompressorBackend", "DEEPSEEK_SPARSE_SWA", "DEEPSEEK_V4_INDEXER")
+    return LayerBackend(name, exactly(256), "fp8_ds_mla", companions=companions)
 
 
 _CPU_DTYPES: Final = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "float16", "bfloat16")
 
 
-def _cpu_backend(rank: Rank, cache: LayerCache, dtype: str) -> LayerBackend:
+def _cpu_backend(rank: Rank, cache: AttendedCache, dtype: str) -> LayerBackend:
     """Source: vLLM 0.32.0 platforms/cpu.py::CpuPlatform.get_attn_backend_cls: nothing is validated."""
     if isinstance(cache, MlaIndexer) or (isinstance(cache, Mla) and cache.sparse):
         raise InputError("Sparse Attention is not supported on CPU.", "plan for a GPU")
@@ -180,10 +192,9 @@ def _cpu_backend(rank: Rank, cache: LayerCache, dtype: str) -> LayerBackend:
         if rank.has_cpu_feature("amx"):
             return LayerBackend("AMX_MLA", at_multiples(32), dtype)
         return LayerBackend("CPU_MLA", KernelSizes(exact=(16,), strict=True), dtype)
-    warnings: tuple[str, ...] = ()
-    if dtype not in _CPU_DTYPES:
-        warnings = (
-            f"vLLM's CPU backend takes kv_cache_dtype {dtype} unchecked and stores plain bytes without "
-            "scales: sizes are exact, answers are not to be trusted",
-        )
+    unchecked = (
+        f"vLLM's CPU backend takes kv_cache_dtype {dtype} unchecked and stores plain bytes without scales: "
+        "sizes are exact, answers are not to be trusted"
+    )
+    warnings = () if dtype in _CPU_DTYPES else (unchecked,)
     return LayerBackend("CPU_ATTN", at_multiples(32), dtype, warnings)

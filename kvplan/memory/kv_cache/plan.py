@@ -176,7 +176,7 @@ def plan_kv_cache(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec) -
         InputError: vLLM itself refuses the combination; the message is its own.
         UnsupportedModelError: no exact rule covers it.
     """
-    return _plan(shape, rank_of(settings, gpu, shape.max_model_len))
+    return _plan(shape, rank_of(shape, settings, gpu))
 
 
 @lru_cache(maxsize=1024)
@@ -184,7 +184,7 @@ def _plan(shape: ModelShape, rank: Rank) -> KvCachePlan:
     notes = check_supported(shape, rank)
     layers = rank_layers(shape, rank)
     grouping = group_layers(
-        [member for member in layers.layers],
+        layers.layers,
         rank.vllm_version,
         hybrid_manager_off=rank.disable_hybrid_kv_cache_manager,
         blocks_outermost=layers.blocks_outermost,
@@ -202,7 +202,7 @@ def _plan(shape: ModelShape, rank: Rank) -> KvCachePlan:
         bytes_per_block=max(per_block),
         stage_bytes_per_block=per_block,
         groups=tuple(map(_described, grouping.groups)),
-        kv_cache_dtype=layers.kv_cache_dtype,
+        kv_cache_dtype=rank.kv_cache_dtype,
         attention_backends=layers.backends,
         warnings=(*notes, *layers.warnings, *grouping.warnings),
         max_model_len=rank.max_model_len,

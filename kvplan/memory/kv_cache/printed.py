@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def max_concurrency(
     groups: Sequence[Group], num_blocks: int, max_model_len: int, demand: Demand, version: VllmVersion
 ) -> float:
-    """ "Maximum concurrency for N tokens per request".
+    """The figure of "Maximum concurrency for N tokens per request".
 
     Source: vLLM v1/core/kv_cache_utils.py::get_max_concurrency_for_kv_cache_config of 0.32.0, of 0.19.1
     and (0.8.5) `_get_kv_cache_config_uniform_type`.
@@ -50,7 +50,7 @@ def _is_uniform(group: Group) -> bool:
 def kv_cache_tokens(
     groups: Sequence[Group], num_blocks: int, max_model_len: int, demand: Demand, version: VllmVersion
 ) -> int:
-    """ "GPU KV cache size: N tokens".
+    """The figure of "GPU KV cache size: N tokens".
 
     Source: vLLM v1/core/kv_cache_utils.py::get_kv_cache_capacity of 0.32.0, `_report_kv_cache_config` of
     0.19.1, 0.12.0, 0.9.2.

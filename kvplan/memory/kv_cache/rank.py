@@ -1,4 +1,4 @@
-"""Rank: the settings of one GPU's worker that decide how a layer's cache is stored there."""
+"""Rank: what decides how one GPU's worker stores the cache, every `auto` resolved."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from kvplan.architecture.model_shape import ModelShape
     from kvplan.config.resolved import ResolvedSettings
     from kvplan.config.version import VllmVersion
     from kvplan.memory.hardware import GpuSpec
@@ -15,7 +16,7 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What the cache of one rank depends on. Hashable, and free of what only the budget needs."""
+    """Hashable, and free of what only the budget needs: plans are cached by it."""
 
     platform: Literal["cuda", "cpu", "other"]
     capability: Capability | None
@@ -24,15 +25,18 @@ class Rank:
     vllm_version: VllmVersion
     dtype: str
     kv_cache_dtype: str
-    skip_layers: tuple[str, ...]
+    """What model, checkpoint and card make of `auto`."""
+    skip_layers: frozenset[str]
+    """Layers kept in the model's dtype: indices, or `sliding_window`."""
     block_size: int | None
+    """None: no --block-size."""
     tensor_parallel_size: int
     pipeline_parallel_size: int
     decode_context_parallel_size: int
     max_num_batched_tokens: int
     max_model_len: int
-    enable_prefix_caching: bool
-    prefix_caching_defaulted: bool
+    keeps_state_prefixes: bool
+    """Recurrent states are kept at block ends for the prefix cache (vLLM's mamba_cache_mode `align`)."""
     async_scheduling: bool
     disable_hybrid_kv_cache_manager: bool
     attention_backend: str | None
@@ -47,12 +51,13 @@ class Rank:
         return self.platform == "cuda"
 
     def has_cpu_feature(self, name: str) -> bool:
-        """Whether the CPU has it; one that nobody described is taken for a current server CPU."""
+        """Whether the CPU has it; a CPU that nobody described is taken for a current server's."""
         return self.cpu_features is None or name in self.cpu_features
 
 
-def rank_of(settings: ResolvedSettings, gpu: GpuSpec, longest: int) -> Rank:
-    """The part of settings and card that the KV cache depends on; `longest` stands in for `auto`."""
+def rank_of(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec) -> Rank:
+    """The part of settings and card that the KV cache depends on."""
+    dtype = _kv_cache_dtype(shape, settings, gpu)
     return Rank(
         platform=gpu.platform,
         capability=gpu.compute_capability,
@@ -60,16 +65,15 @@ def rank_of(settings: ResolvedSettings, gpu: GpuSpec, longest: int) -> Rank:
         cpu_features=gpu.arch if gpu.platform == "cpu" else None,
         vllm_version=settings.vllm_version,
         dtype=settings.dtype,
-        kv_cache_dtype=settings.kv_cache_dtype,
-        skip_layers=settings.kv_cache_dtype_skip_layers,
+        kv_cache_dtype=dtype,
+        skip_layers=_skip_layers(shape, settings, dtype),
         block_size=settings.block_size,
         tensor_parallel_size=settings.tensor_parallel_size,
         pipeline_parallel_size=settings.pipeline_parallel_size,
         decode_context_parallel_size=settings.decode_context_parallel_size,
         max_num_batched_tokens=settings.max_num_batched_tokens,
-        max_model_len=settings.max_model_len if settings.max_model_len > 0 else longest,
-        enable_prefix_caching=settings.enable_prefix_caching,
-        prefix_caching_defaulted="enable_prefix_caching" in settings.defaulted,
+        max_model_len=settings.max_model_len if settings.max_model_len > 0 else shape.max_model_len,
+        keeps_state_prefixes=_keeps_state_prefixes(shape, settings),
         async_scheduling=settings.async_scheduling,
         disable_hybrid_kv_cache_manager=settings.disable_hybrid_kv_cache_manager,
         attention_backend=settings.attention_backend,
@@ -78,3 +82,43 @@ def rank_of(settings: ResolvedSettings, gpu: GpuSpec, longest: int) -> Rank:
         num_speculative_tokens=settings.num_speculative_tokens,
         num_gpu_blocks_override=settings.num_gpu_blocks_override,
     )
+
+
+def _kv_cache_dtype(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec) -> str:
+    """Source: vLLM 0.32.0 utils/torch_utils.py::resolve_kv_cache_dtype_string and
+    model_executor/models/config.py (DeepseekV32ForCausalLM, GlmMoeDsaForCausalLM).
+    """  # noqa: D205  # the source is the whole docstring
+    dtype = settings.kv_cache_dtype
+    if dtype == "auto" and shape.checkpoint_kv_cache_dtype is not None:
+        dtype = shape.checkpoint_kv_cache_dtype
+    if shape.architecture == "DeepseekV32ForCausalLM" and dtype == "bfloat16":
+        return "auto"
+    blackwell = gpu.compute_capability is not None and gpu.compute_capability[0] == 10
+    if shape.architecture == "GlmMoeDsaForCausalLM" and dtype == "auto" and blackwell:
+        return "fp8_e4m3"
+    return dtype
+
+
+def _skip_layers(shape: ModelShape, settings: ResolvedSettings, dtype: str) -> frozenset[str]:
+    """Those asked for, and TurboQuant's two at either end of a model without recurrent state.
+
+    Source: vLLM 0.32.0 engine/arg_utils.py::create_engine_config and
+    quantization/turboquant/config.py::get_boundary_skip_layers.
+    """
+    asked = frozenset(settings.kv_cache_dtype_skip_layers)
+    if not dtype.startswith("turboquant_") or shape.is_hybrid:
+        return asked
+    edge = min(2, shape.num_layers // 2)
+    ends = (*range(edge), *range(shape.num_layers - edge, shape.num_layers))
+    return asked | frozenset(map(str, ends))
+
+
+def _keeps_state_prefixes(shape: ModelShape, settings: ResolvedSettings) -> bool:
+    """Hybrids had prefix caching off by default up to 0.25; models without attention never have it.
+
+    Source: vLLM 0.32.0 model_executor/models/config.py::MambaModelConfig and
+    config/model.py::is_prefix_caching_supported, which 0.25.1 answers otherwise.
+    """
+    if shape.is_attention_free or not settings.enable_prefix_caching:
+        return False
+    return settings.vllm_version >= (0, 26, 0) or "enable_prefix_caching" not in settings.defaulted

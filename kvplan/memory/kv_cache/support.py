@@ -8,7 +8,6 @@ from kvplan.architecture.layers import SlidingWindow
 from kvplan.config.version import format_vllm_version
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.memory.kv_cache.dtypes import check_known
-from kvplan.memory.kv_cache.layer_specs import resolved_kv_cache_dtype
 
 if TYPE_CHECKING:
     from kvplan.architecture.model_shape import ModelShape
@@ -67,7 +66,7 @@ def _check_tensor_parallel(shape: ModelShape, rank: Rank) -> None:
         raise InputError(
             f"Total number of attention heads ({shape.num_attention_heads}) must be divisible by tensor "
             f"parallel size ({ranks}).",
-            "vLLM (0.6 to 0.32) stops with this message: choose a tensor parallel size that divides the heads",
+            "vLLM (0.6 to 0.32) stops with this message: choose a tensor parallel size that divides them",
         )
     for caches in shape.layers:
         for cache in caches:
@@ -124,7 +123,7 @@ def _check_dtypes(shape: ModelShape, rank: Rank) -> None:
             "Please use bfloat16 or float32 instead.",
             "vLLM's own refusal; a card without bfloat16 can only serve it in float32",
         )
-    dtype = resolved_kv_cache_dtype(shape, rank)
+    dtype = rank.kv_cache_dtype
     if dtype == "fp8_e5m2" and shape.checkpoint_is_fp8:
         raise InputError("fp8_e5m2 kv-cache is not supported with fp8 checkpoints.", "use fp8 (e4m3) or auto")
     if dtype.startswith("nvfp4") and not dtype.endswith("_ds_mla") and shape.uses_mla:

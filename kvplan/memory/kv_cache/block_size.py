@@ -1,0 +1,167 @@
+"""The block size that vLLM ends with: the backends' choice, raised for states and skipped layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kvplan.architecture.layers import DeepseekV4Attention, GatedDeltaNetState, RecurrentState
+from kvplan.errors import InputError
+from kvplan.memory.kv_cache.dtypes import element_bytes, head_token_bytes, packs
+from kvplan.memory.kv_cache.sizes import common_block_size
+from kvplan.memory.kv_cache.states import StateDtypes, state_bytes, state_dtypes
+from kvplan.units import cdiv, round_up
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvplan.architecture.model_shape import ModelShape
+    from kvplan.memory.kv_cache.layer_backends import LayerBackend
+    from kvplan.memory.kv_cache.rank import Rank
+
+_DEFAULT: Final = 16
+_CPU_DEFAULT: Final = 128
+_CPU_MLA: Final = 16
+_DEEPSEEK_V4: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Block and page sizes after vLLM's start-up has fitted them."""
+
+    block_size: int
+    state_page: int | None = None
+    """What a recurrent state is padded to."""
+    skip_page: int | None = None
+    """What the page of a layer kept in the model's dtype is padded to."""
+    warnings: tuple[str, ...] = ()
+
+
+def align(shape: ModelShape, rank: Rank, backends: Sequence[LayerBackend]) -> Alignment:
+    """The sizes for a model whose layers use those backends, in the order of the layers.
+
+    Raises:
+        InputError: no block size suits all backends.
+
+    Source: vLLM 0.32.0 platforms/interface.py::update_block_size_for_backend; platforms/cpu.py.
+    """
+    found = Alignment(_first(shape, rank, backends))
+    if not backends:
+        return found
+    if shape.is_hybrid:
+        found = _fit_states(shape, rank, backends, found)
+    if rank.skip_layers and rank.is_cuda:
+        found = _fit_skipped(shape, rank, backends[0], found)
+    return found
+
+
+def _first(shape: ModelShape, rank: Rank, backends: Sequence[LayerBackend]) -> int:
+    if rank.platform == "cpu":
+        return _on_cpu(shape, rank)
+    if rank.block_size is not None or not backends:
+        return rank.block_size or _DEFAULT
+    size = common_block_size([backend.sizes for backend in backends], _DEFAULT)
+    if size is None:
+        names = "; ".join(f"{backend.name}: {list(backend.sizes.all)}" for backend in backends)
+        raise InputError(f"The attention backends share no supported KV cache block size ({names}).")
+    return size
+
+
+def _on_cpu(shape: ModelShape, rank: Rank) -> int:
+    """Source: vLLM 0.32.0 platforms/cpu.py::CpuPlatform.check_and_update_config."""
+    if any(isinstance(cache, DeepseekV4Attention) for caches in shape.layers for cache in caches):
+        return _DEEPSEEK_V4
+    if shape.uses_mla and not rank.has_cpu_feature("amx"):
+        return _CPU_MLA
+    return rank.block_size or _CPU_DEFAULT
+
+
+def _fit_states(
+    shape: ModelShape, rank: Rank, backends: Sequence[LayerBackend], found: Alignment
+) -> Alignment:
+    """Attention blocks long enough for a recurrent state, the state padded to the block.
+
+    Source: vLLM 0.32.0 platforms/interface.py::_align_hybrid_block_size.
+    """
+    dtypes = recurrent_dtypes(shape, rank)
+    state = max(
+        state_bytes(cache, dtypes, rank.tensor_parallel_size, rank.num_speculative_tokens)
+        for caches in shape.layers
+        for cache in caches
+        if isinstance(cache, RecurrentState)
+    )
+    dtype = rank.kv_cache_dtype
+    if shape.uses_mla:
+        token = shape.head_dim * element_bytes(dtype, rank.dtype)
+    else:
+        packed = dtype.startswith("turboquant_") or packs(backends[0].name, dtype)
+        token = _token_bytes(shape, rank, dtype, packed=packed)
+        if dtype.startswith("turboquant_") and rank.skip_layers:
+            token = math.lcm(token, _token_bytes(shape, rank, "auto", packed=False))
+    unit = max(backends[0].sizes.smallest, found.block_size)
+    if shape.uses_mla:
+        unit = max(unit, 128)
+    wanted = unit * cdiv(state, unit * token)
+    wanted = round_up(wanted, math.lcm(*(backend.sizes.smallest for backend in backends)))
+    block_size = max(found.block_size, wanted)
+    page = block_size * token
+    return Alignment(
+        block_size,
+        state_page=page if page != state else None,
+        warnings=_overridden(rank, block_size, "a block must hold a recurrent state"),
+    )
+
+
+def _fit_skipped(shape: ModelShape, rank: Rank, first: LayerBackend, found: Alignment) -> Alignment:
+    """Quantised blocks long enough for the page of a layer that is kept in the model's dtype.
+
+    Both sizes are taken with the packing of the first layer's backend, whether or not that layer is
+    quantised: TurboQuant's blocks are measured unpacked, because its first layers are skipped.
+
+    Source: vLLM 0.32.0 platforms/interface.py::_align_heterogeneous_kv_block_size.
+    """
+    dtype, smallest = rank.kv_cache_dtype, first.sizes.smallest
+    primary = _token_bytes(shape, rank, dtype, packed=packs(first.name, dtype))
+    padded = _token_bytes(shape, rank, "auto", packed=False)
+    if padded == primary:
+        return found
+    unit = max(smallest, found.block_size)
+    required = max(padded * smallest, found.state_page or 0)
+    block_size = max(found.block_size, unit * cdiv(required, unit * primary))
+    page = block_size * primary
+    reason = "a quantised page must cover that of a skipped layer"
+    return Alignment(
+        block_size,
+        state_page=None if found.state_page is None else page,
+        skip_page=page,
+        warnings=(*found.warnings, *_overridden(rank, block_size, reason)),
+    )
+
+
+def _overridden(rank: Rank, block_size: int, reason: str) -> tuple[str, ...]:
+    if rank.block_size in {None, block_size}:
+        return ()
+    return (f"vLLM makes blocks of {block_size} tokens instead of {rank.block_size}: {reason}",)
+
+
+def _token_bytes(shape: ModelShape, rank: Rank, dtype: str, *, packed: bool) -> int:
+    """One token in one attention layer, from the model's own number and size of heads."""
+    heads = max(1, shape.num_key_value_heads // rank.tensor_parallel_size)
+    return heads * head_token_bytes(dtype, rank.dtype, shape.head_dim, shape.head_dim, packed=packed)
+
+
+def recurrent_dtypes(shape: ModelShape, rank: Rank) -> StateDtypes:
+    """Element sizes of recurrent states: the flags, the model's own choice, and what the CPU backend resets.
+
+    Source: vLLM 0.32.0 model_executor/models/config.py; platforms/cpu.py (AVX-512 BF16 keeps only an
+    explicit half precision of a delta net).
+    """
+    ssm = rank.mamba_ssm_cache_dtype
+    if ssm == "auto" and shape.mamba_ssm_dtype is not None:
+        ssm = shape.mamba_ssm_dtype
+    if rank.platform == "cpu" and rank.has_cpu_feature("avx512_bf16") and ssm != "float32":
+        delta_net = any(isinstance(c, GatedDeltaNetState) for caches in shape.layers for c in caches)
+        if not (ssm in {"float16", "bfloat16"} and delta_net):
+            ssm = "float32"
+    return state_dtypes(rank.dtype, rank.mamba_cache_dtype, ssm)
