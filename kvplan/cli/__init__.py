@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.cli.bench import bench
+from kvplan.cli.check import check
 from kvplan.cli.estimate import estimate
 from kvplan.cli.profiles import app as profiles
 from kvplan.cli.report import report
@@ -24,6 +25,7 @@ COMMANDS: Final[list[tuple[str, Callable[..., Any]]]] = [
     ("bench", bench),
     ("tune", tune),
     ("report", report),
+    ("check", check),
 ]
 """Command name -> function, in the order of --help."""
 

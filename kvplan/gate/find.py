@@ -1,0 +1,240 @@
+"""Which files are read: the ones given, the changed ones, or the whole tree; git decides what belongs to it."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kvplan.errors import InputError
+from kvplan.gate.found import Found, NotRead
+from kvplan.gate.read import TELLING, is_candidate_name, read_text
+from kvplan.gate.repo_files import GIT_SAFE, MAX_FILE_BYTES, DiskFiles, GitFiles, decode, git
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kvplan.gate.repo_files import RepoFiles
+
+SKIPPED_FOLDERS: Final = frozenset(
+    {
+        ".git",
+        ".hg",
+        ".svn",
+        "node_modules",
+        "vendor",
+        "third_party",
+        "site-packages",
+        ".venv",
+        "venv",
+        ".tox",
+        "__pycache__",
+        ".mypy_cache",
+    }
+)
+
+
+def repository_root(start: Path) -> Path:
+    """The root of the git repository around a folder, else the folder itself."""
+    folder = start if start.is_dir() else start.parent
+    try:
+        result = subprocess.run(
+            ["git", *GIT_SAFE, "-C", str(folder), "rev-parse", "--show-toplevel"],
+            capture_output=True,
+            check=False,
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return folder.resolve()
+    top = result.stdout.decode(errors="replace").strip()
+    return Path(top) if result.returncode == 0 and top else folder.resolve()
+
+
+def tree_files(root: Path, below: str = "") -> list[str]:
+    """Candidate files under the root, sorted: tracked and unignored ones with git, else all; vendored trees not."""
+    names = _git_names(root, below)
+    if names is None:
+        names = list(_walk(root, below))
+    return sorted(name for name in names if is_candidate_name(name) and not _vendored(name))
+
+
+def _vendored(path: str) -> bool:
+    return not SKIPPED_FOLDERS.isdisjoint(path.split("/"))
+
+
+def _git_names(root: Path, below: str) -> list[str] | None:
+    if not (root / ".git").exists():
+        return None
+    try:
+        arguments = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        out = git(root, *arguments, *(["--", below] if below else []))
+    except InputError:
+        return None
+    return list(dict.fromkeys(name for name in out.split("\0") if name))
+
+
+def _walk(root: Path, below: str) -> Iterator[str]:
+    stack = [below]
+    while stack:
+        folder = stack.pop()
+        try:
+            with os.scandir(root / folder) as entries:
+                for entry in entries:
+                    path = posixpath.join(folder, entry.name)
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name not in SKIPPED_FOLDERS:
+                            stack.append(path)
+                    elif entry.is_file(follow_symlinks=False):
+                        yield path
+        except OSError:
+            continue
+
+
+def read_tree(root: Path, names: Iterable[str], assume: Mapping[str, str] | None = None) -> Found:
+    """Read every file of the working tree that may hold a launch."""
+    files = DiskFiles(root)
+    found = Found()
+    for name in names:
+        data = _quick_bytes(files.root, name)
+        if data is None:
+            _say_too_large(files, name, found)
+        elif TELLING.search(data) or posixpath.basename(name).lower().startswith("kustomization"):
+            read_into(found, name, decode(data), files, assume)
+    return found
+
+
+def _quick_bytes(root: Path, name: str) -> bytes | None:
+    """Bytes of a listed file. Git lists nothing behind a linked folder, and a link itself is not followed."""
+    try:
+        descriptor = os.open(root / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        data = os.read(descriptor, 65536)
+        if len(data) == 65536:
+            parts = [data]
+            total = len(data)
+            while total <= MAX_FILE_BYTES and (more := os.read(descriptor, 1 << 20)):
+                parts.append(more)
+                total += len(more)
+            data = b"".join(parts)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return data if len(data) <= MAX_FILE_BYTES else None
+
+
+def _say_too_large(files: DiskFiles, name: str, found: Found) -> None:
+    size = files.size(name)
+    if size is not None and size > MAX_FILE_BYTES:
+        found.not_read.append(NotRead(name, 1, "file too large, skipped"))
+
+
+def read_into(
+    found: Found, path: str, text: str, files: RepoFiles, assume: Mapping[str, str] | None = None
+) -> None:
+    """Read one text and add what it holds."""
+    reading = read_text(path, text, files, assume)
+    found.files_read += 1
+    found.launches += reading.launches
+    found.not_read += reading.not_read
+
+
+def read_paths(paths: list[str], start: Path, assume: Mapping[str, str] | None = None) -> Found:
+    """Read the files and folders that a user names.
+
+    Raises:
+        InputError: a path that does not exist.
+    """
+    found = Found()
+    top = repository_root(start)
+    for text in paths:
+        path = (start / text) if not os.path.isabs(text) else Path(text)
+        if not path.exists():
+            raise InputError(f"{text}: no such file or folder", "give files, folders, or - for stdin")
+        real = Path(os.path.realpath(path))
+        root = top if real.is_relative_to(os.path.realpath(top)) else repository_root(real)
+        below = os.path.relpath(real, os.path.realpath(root)).replace(os.sep, "/")
+        if real.is_dir():
+            part = read_tree(root, tree_files(root, "" if below == "." else below), assume)
+            found.launches += part.launches
+            found.not_read += part.not_read
+            found.files_read += part.files_read
+        else:
+            _read_named(found, root, below, assume)
+    return found
+
+
+def _read_named(found: Found, root: Path, name: str, assume: Mapping[str, str] | None) -> None:
+    files = DiskFiles(root)
+    data = files.read_bytes(name)
+    if data is None:
+        found.not_read.append(NotRead(name, 1, "file too large or not readable, skipped"))
+    elif TELLING.search(data) or posixpath.basename(name).lower().startswith("kustomization"):
+        read_into(found, name, decode(data), files, assume)
+    else:
+        found.files_read += 1
+
+
+def merge_base(root: Path, ref: str) -> str:
+    """The commit that the working tree's branch left the reference at.
+
+    Raises:
+        InputError: no such reference, or a history too shallow to know.
+    """
+    if ref.startswith("-"):
+        raise InputError(f"--base {ref}: not a reference")
+    try:
+        return git(root, "merge-base", "--end-of-options", ref, "HEAD").strip()
+    except InputError as error:
+        raise InputError(
+            f"--base {ref}: no merge base with HEAD ({error.message})",
+            "fetch the base branch with its history",
+        ) from None
+
+
+def changed_files(root: Path, base: str) -> list[str]:
+    """Files that differ between a commit and the working tree, new ones included, deleted ones not."""
+    out = git(
+        root,
+        "diff",
+        "--name-only",
+        "-z",
+        "--no-renames",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--diff-filter=d",
+        base,
+        "--",
+    )
+    new = git(root, "ls-files", "-z", "--others", "--exclude-standard")
+    return sorted({name for name in (out + new).split("\0") if name and is_candidate_name(name)})
+
+
+def read_commit(
+    root: Path, commit: str, names: Iterable[str] | None = None, assume: Mapping[str, str] | None = None
+) -> Found:
+    """Read files as a commit holds them; nothing is checked out.
+
+    Args:
+        root: the repository.
+        commit: its id.
+        names: files to read; all candidates when None.
+        assume: the policy's values for variables.
+    """
+    files = GitFiles(root, commit)
+    found = Found()
+    wanted = sorted(files.names() if names is None else files.names() & set(names))
+    for name in wanted:
+        if not is_candidate_name(name) or _vendored(name):
+            continue
+        text = files.read(name)
+        if text is not None and (
+            TELLING.search(text.encode("utf-8", "replace"))
+            or posixpath.basename(name).lower().startswith("kustomization")
+        ):
+            read_into(found, name, text, files, assume)
+    return found

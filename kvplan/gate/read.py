@@ -1,0 +1,273 @@
+"""The registry of readers: which one takes a file, by content as much as by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from typing import TYPE_CHECKING, Final
+
+from kvplan.gate.reading import Reading, Surroundings
+from kvplan.gate.yaml_nodes import Node, YamlError, compose, documents
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvplan.gate.repo_files import RepoFiles
+
+MAX_STRUCTURED: Final = 2 * 1024 * 1024
+MAX_EMBEDDED: Final = 4
+
+TELLING: Final = re.compile(
+    rb"(?i)vllm|engine_kwargs|EngineArgs|modelURL|LLMInferenceService|model_loading_config|server_parameters"
+    rb"|gpu[-_]memory[-_]utilization|max[-_]model[-_]len|tensor[-_]parallel[-_]size|format:\s*\{?\s*name:\s*huggingface"
+    rb"|max[-_]num[-_]seqs"
+)
+"""What a file must hold somewhere to be read at all."""
+
+_SHELL_ENDINGS: Final = frozenset(
+    {".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".pbs", ".envrc", ".command"}
+)
+_YAML_ENDINGS: Final = frozenset({".yaml", ".yml", ".json", ".tpl", ".tmpl", ".jinja", ".jinja2", ".gotmpl"})
+_DOCKERFILE: Final = re.compile(r"(?i)(docker|container)file([._-].*)?|.*\.(docker|container)file")
+_SHEBANG: Final = re.compile(r"#!\s*\S*?(?:env\s+(?:-\S+\s+)*)?(bash|sh|zsh|ksh|dash|python[\d.]*)\b")
+_FROM: Final = re.compile(r"(?im)^\s*FROM\s+\S+")
+_DOCKER_RUN: Final = re.compile(r"(?im)^\s*(CMD|ENTRYPOINT)\s")
+
+
+def is_candidate_name(path: str) -> bool:
+    """Whether a file's name is one that some reader takes."""
+    name = posixpath.basename(path)
+    ending = posixpath.splitext(name)[1].lower()
+    return (
+        ending in _SHELL_ENDINGS
+        or ending in _YAML_ENDINGS
+        or ending in {".py", ".service", ".conf", ".ini", ".hcl", ".nomad", ".j2", ".container", ".cfg"}
+        or bool(_DOCKERFILE.fullmatch(name))
+        or (not ending and name[:1] != ".")
+    )
+
+
+def read_text(path: str, text: str, files: RepoFiles, assume: Mapping[str, str] | None = None) -> Reading:
+    """Read one file.
+
+    Args:
+        path: relative to the repository's root; "-" is stdin.
+        text: its decoded text.
+        files: where companions are read from.
+        assume: the policy's values for variables.
+    """
+    reading = Reading(path, text, files, assume)
+    _dispatch(reading, posixpath.basename(path))
+    reading.launches.sort(key=lambda launch: launch.line)
+    return reading
+
+
+def read_embedded(
+    name: str, text: str, first_line: int, reading: Reading, around: Surroundings | None
+) -> None:
+    """Read a file's text that stands inside another file, with the outer file's lines."""
+    if reading.depth >= MAX_EMBEDDED or not TELLING.search(text.encode("utf-8", "replace")):
+        return
+    inner = Reading(reading.path, text, reading.files, reading.taint.assume)
+    inner.taint = reading.taint
+    inner.depth = reading.depth + 1
+    _dispatch(inner, posixpath.basename(name))
+    offset = first_line - 1
+    for launch in inner.launches:
+        reading.launches.append(
+            dataclasses.replace(
+                launch,
+                line=launch.line + offset,
+                places={key: (line + offset, column) for key, (line, column) in launch.places.items()},
+                model_place=(launch.model_place[0] + offset, launch.model_place[1])
+                if launch.model_place
+                else None,
+                image=launch.image or (around.image if around else None),
+            )
+        )
+    for miss in inner.not_read:
+        reading.miss(miss.line + offset, miss.reason)
+
+
+def _dispatch(reading: Reading, name: str) -> None:
+    text = reading.text
+    stem = name.removesuffix(".j2").removesuffix(".tmpl")
+    ending = posixpath.splitext(stem)[1].lower()
+    shebang = _SHEBANG.match(text)
+    if ending in _SHELL_ENDINGS or (shebang and not shebang[1].startswith("python")):
+        read_script(reading)
+        return
+    if len(text) > MAX_STRUCTURED:
+        reading.miss(1, "file too large, skipped")
+        return
+    if ending == ".py" or (shebang and shebang[1].startswith("python")):
+        from kvplan.gate.readers.python import read_python
+
+        read_python(reading)
+    elif _DOCKERFILE.fullmatch(name) or (ending not in _YAML_ENDINGS and _is_dockerfile(text)):
+        from kvplan.gate.readers.dockerfile import read_dockerfile
+
+        read_dockerfile(reading)
+    elif ending in _YAML_ENDINGS:
+        _read_yaml(reading, name)
+    else:
+        _sniff(reading, name)
+
+
+def _sniff(reading: Reading, name: str) -> None:
+    """A file whose name says little, and stdin."""
+    from kvplan.gate.readers.nomad import is_nomad, read_nomad
+    from kvplan.gate.readers.units import is_supervisord, is_systemd, read_supervisord, read_systemd
+
+    text = reading.text
+    if is_systemd(text):
+        read_systemd(reading)
+    elif is_supervisord(text):
+        read_supervisord(reading)
+    elif is_nomad(text):
+        read_nomad(reading)
+    elif re.search(r"(?m)^(apiVersion|kind|services|jobs|models|run|model):|^- \w", text) or text.lstrip()[
+        :1
+    ] in {"{", "["}:
+        _read_yaml(reading, name)
+    elif re.search(r"(?m)^(import|from) \w+", text):
+        from kvplan.gate.readers.python import read_python
+
+        read_python(reading)
+    elif re.search(r"(?m)^\s*(exec |nohup |export |docker |vllm serve|python3? -m vllm)", text):
+        read_script(reading)
+
+
+def read_script(reading: Reading) -> None:
+    """A shell script."""
+    from kvplan.gate.shell import read_shell, whole_file
+
+    gpu, count = _slurm(reading.text)
+    read_shell(reading.text, reading, Surroundings("shell", gpu=gpu, num_gpus=count), whole_file)
+
+
+def _slurm(text: str) -> tuple[str | None, int | None]:
+    """`#SBATCH --gres=gpu:h100:8` of the script's head."""
+    from kvplan.gate.accelerators import product
+
+    head = text[:20_000]
+    match = re.search(
+        r"(?m)^#SBATCH\s+(?:--gres=gpu|--gpus(?:-per-node)?=|-G\s*)(?::?([A-Za-z][\w-]*))?(?::|=)?(\d{1,3})?\s*$",
+        head,
+    )
+    if match is None:
+        return None, None
+    card = product(match[1]) if match[1] and match[1].lower() not in {"gpu"} else None
+    return card, int(match[2]) if match[2] else None
+
+
+def _is_dockerfile(text: str) -> bool:
+    return bool(_FROM.search(text[:20_000]) and _DOCKER_RUN.search(text))
+
+
+def _read_yaml(reading: Reading, name: str) -> None:
+    from kvplan.gate.readers.helm_template import is_helm_template, read_helm_template
+    from kvplan.gate.readers.kubernetes import config_maps
+
+    if name.endswith(".json") and not _is_json(reading):
+        return
+    parts = list(documents(reading.text))
+    broken = [part for part in parts if isinstance(part, YamlError)]
+    if broken and is_helm_template(reading.path, reading.text):
+        read_helm_template(reading)
+        return
+    docs: list[Node] = []
+    for part in parts:
+        docs += [part] if isinstance(part, Node) else _repaired(reading, part)
+    maps = config_maps(docs, reading) if any(doc.text_of("kind") == "ConfigMap" for doc in docs) else {}
+    for doc in docs:
+        _read_document(reading, doc, maps)
+
+
+def _is_json(reading: Reading) -> bool:
+    import json
+
+    try:
+        json.loads(reading.text)
+    except json.JSONDecodeError as error:
+        reading.miss(error.lineno, "not valid JSON")
+        return False
+    except (ValueError, RecursionError):
+        reading.miss(1, "JSON that cannot be read")
+        return False
+    return True
+
+
+def _repaired(reading: Reading, error: YamlError) -> list[Node]:
+    """Documents with unrendered placeholders or tabs: read with the placeholders unknown, else reported."""
+    from kvplan.gate.readers.templates import substitute
+
+    starts = [m.start() for m in re.finditer(r"(?m)^---(?=\s|$)", reading.text)]
+    bounds = [0, *starts, len(reading.text)]
+    for begin, end in zip(bounds, bounds[1:], strict=False):
+        first = reading.text.count("\n", 0, begin)
+        if not first < error.line <= first + reading.text.count("\n", begin, end) + 1:
+            continue
+        part = reading.text[begin:end]
+        if not TELLING.search(part.encode("utf-8", "replace")):
+            return []
+        without = re.sub(r"(?m)^\s*\{%.*%\}\s*$", "", part)
+        without = substitute(reading.taint, without, lambda _: None).replace("\t", "  ")
+        try:
+            doc = compose(without, first)
+        except YamlError:
+            break
+        if doc is not None:
+            return [doc]
+    reading.miss(error.line, f"cannot parse this YAML document: {error}")
+    return []
+
+
+def _read_document(reading: Reading, doc: Node, maps: dict[tuple[str, str], str]) -> None:
+    from kvplan.gate.readers import (
+        ansible,
+        compose as compose_files,
+        kustomize,
+        ray,
+        sweeps,
+        text_jobs,
+        values,
+        vllm_config,
+    )
+    from kvplan.gate.readers.kubernetes import is_manifest, read_manifest
+
+    if kustomize.is_kustomization(reading.path, doc):
+        kustomize.read_kustomization(reading, doc)
+    elif is_manifest(doc):
+        before = len(reading.launches)
+        read_manifest(reading, doc, maps)
+        if len(reading.launches) == before:
+            values.read_loose_containers(reading, doc, f"k8s-{(doc.text_of('kind') or '').lower()}")
+    elif compose_files.is_compose(doc):
+        compose_files.read_compose(reading, doc)
+    elif values.is_production_stack(doc):
+        values.read_production_stack(reading, doc)
+    elif values.is_modelservice(doc):
+        values.read_modelservice(reading, doc)
+    elif text_jobs.is_workflow(doc):
+        text_jobs.read_workflow(reading, doc)
+    elif text_jobs.is_sky(doc):
+        text_jobs.read_sky(reading, doc)
+    elif text_jobs.is_llama_swap(doc):
+        text_jobs.read_llama_swap(reading, doc)
+    elif ansible.is_ansible(doc):
+        ansible.read_ansible(reading, doc)
+    elif sweeps.is_sweep(doc):
+        sweeps.read_sweep(reading, doc)
+    elif ray.read_llm_configs(reading, doc, "ray-serve"):
+        return
+    elif vllm_config.is_vllm_config(doc):
+        vllm_config.read_vllm_config(reading, doc)
+    else:
+        if values.is_kubeai_values(doc):
+            values.read_kubeai_values(reading, doc)
+        before = len(reading.launches)
+        values.read_loose_containers(reading, doc, "yaml")
+        if len(reading.launches) == before:
+            text_jobs.read_scripts(reading, doc, "yaml")

@@ -1,0 +1,463 @@
+"""Python files: `LLM(…)`, `AsyncEngineArgs(…)`, Ray's `LLMConfig(…)` and vLLM commands handed to subprocess.
+
+Read with `ast` alone: nothing is imported or run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+from kvplan.gate.argv import CommandReader
+from kvplan.gate.flag_table import flag_table
+from kvplan.gate.flags import ParsedFlags
+from kvplan.gate.reading import Surroundings
+from kvplan.gate.readers.python_values import (
+    Scope,
+    Val,
+    defaulted_names,
+    dotted,
+    fold,
+    keywords,
+    name_of,
+    plain,
+)
+from kvplan.gate.shell import read_shell
+from kvplan.gate.taint import Word
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvplan.gate.reading import Reading
+
+MAX_PYTHON: Final = 600_000
+_ENGINE_ARGS: Final = frozenset({"AsyncEngineArgs", "EngineArgs"})
+_RUNNERS: Final = re.compile(
+    r"(subprocess\.(Popen|run|call|check_call|check_output)|Popen|os\.(system|popen|execv\w*|execl\w*|spawn\w*)"
+    r"|asyncio\.create_subprocess_(exec|shell)|create_subprocess_(exec|shell)|pexpect\.spawn|sp\.(Popen|run))"
+)
+_GPU: Final = re.compile(r"([A-Za-z][\w -]*?)(?::(\d{1,3}))?!?")
+
+
+def read_python(reading: Reading) -> None:
+    """Record every launch of a Python file."""
+    if len(reading.text) > MAX_PYTHON:
+        reading.miss(1, "Python file too large to parse")
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(reading.text)
+    except SyntaxError as error:
+        reading.miss(error.lineno or 1, "cannot parse this Python file")
+        return
+    except (ValueError, RecursionError, MemoryError):
+        reading.miss(1, "cannot parse this Python file")
+        return
+    _PythonReader(reading, tree).run()
+
+
+class _PythonReader:
+    """One module."""
+
+    def __init__(self, reading: Reading, tree: ast.Module) -> None:
+        self._reading = reading
+        self._tree = tree
+        self._engines: dict[str, str] = {}
+        self._modules: set[str] = set()
+        self._seen: set[int] = set()
+        self._launched: set[int] = set()
+        self._gpu: tuple[str | None, int | None] = (None, None)
+        self._name: str | None = None
+        self._depth = 0
+        self._commands = CommandReader(reading, self._run_text)
+
+    def run(self) -> None:
+        """Walk the module, then each function with the names that it sees."""
+        scope = Scope()
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.ImportFrom):
+                self._import_from(node)
+            elif isinstance(node, ast.Import):
+                self._modules |= {
+                    alias.asname or alias.name for alias in node.names if alias.name.split(".")[0] == "vllm"
+                }
+            elif isinstance(node, ast.Call) and dotted(node.func).endswith(".add_argument"):
+                self._argument(node, scope)
+        self._block(self._tree.body, scope)
+        self._leftover(scope)
+
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        for alias in node.names:
+            known = alias.name in _ENGINE_ARGS | {"LLM", "LLMConfig"}
+            from_vllm = module.split(".")[0] == "vllm" and known
+            from_ray = module.startswith("ray.") and alias.name == "LLMConfig"
+            if from_vllm or from_ray:
+                self._engines[alias.asname or alias.name] = alias.name
+
+    @staticmethod
+    def _argument(node: ast.Call, scope: Scope) -> None:
+        names = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        longest = next((name for name in names if name.startswith("--")), names[0] if names else "")
+        dest = longest.lstrip("-").replace("-", "_")
+        for keyword in node.keywords:
+            if (
+                keyword.arg == "default"
+                and isinstance(keyword.value, ast.Constant)
+                and keyword.value.value is not None
+            ):
+                scope.arguments[dest] = keyword.value.value
+
+    # -- statements
+
+    def _block(self, body: Sequence[ast.stmt], scope: Scope) -> None:
+        if self._depth > 40:
+            return
+        self._depth += 1
+        for statement in body:
+            self._statement(statement, scope)
+        self._depth -= 1
+
+    def _statement(self, node: ast.stmt, scope: Scope) -> None:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._function(node, scope)
+            case ast.ClassDef():
+                before, name = self._gpu, self._name
+                self._decorated(node, scope)
+                self._block(node.body, Scope(parent=scope))
+                self._gpu, self._name = before, name
+            case ast.If():
+                self._calls(node.test, scope)
+                self._branches([node.body, node.orelse], name_of(node.test), scope)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                if isinstance(node, ast.For | ast.AsyncFor) and isinstance(node.target, ast.Name):
+                    scope.names[node.target.id] = Val(unknown=(node.target.id,))
+                self._branches([node.body, []], "loop", scope)
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    self._calls(item.context_expr, scope)
+                self._block(node.body, scope)
+            case ast.Try():
+                self._block(node.body, scope)
+                for handler in node.handlers:
+                    self._block(handler.body, Scope(parent=scope))
+                self._block(node.orelse + node.finalbody, scope)
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                self._assign(node, scope)
+            case ast.Expr() | ast.Return():
+                if node.value is not None and not isinstance(node.value, ast.Constant):
+                    self._mutation(node.value, scope)
+                    self._calls(node.value, scope)
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    if isinstance(child, ast.expr):
+                        self._calls(child, scope)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
+        before, name = self._gpu, self._name
+        self._name = node.name
+        self._decorated(node, scope)
+        inner = Scope(parent=scope)
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        positional = [*node.args.posonlyargs, *node.args.args]
+        defaults: dict[str, ast.expr | None] = dict.fromkeys((a.arg for a in arguments), None)
+        defaults |= {
+            argument.arg: default
+            for argument, default in zip(
+                positional[len(positional) - len(node.args.defaults) :], node.args.defaults, strict=True
+            )
+        }
+        defaults |= {
+            a.arg: d
+            for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            if d is not None
+        }
+        for argument, default in defaults.items():
+            value = fold(default, scope) if default is not None else None
+            if value is None or value.unknown or value.value is None:
+                inner.names[argument] = Val(unknown=(argument,))
+            else:
+                inner.names[argument] = Val(value.value, (), (*value.defaulted, argument))
+        self._block(node.body, inner)
+        self._leftover(inner)
+        self._gpu, self._name = before, name
+
+    def _decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: Scope) -> None:
+        """Modal's `gpu="H100:2"` in a decorator."""
+        for decorator in node.decorator_list:
+            if not isinstance(decorator, ast.Call):
+                continue
+            for keyword in decorator.keywords:
+                if keyword.arg == "gpu":
+                    self._gpu = _modal_gpu(fold(keyword.value, scope), keyword.value, scope)
+
+    def _branches(self, arms: list[Sequence[ast.stmt]], condition: str, scope: Scope) -> None:
+        before = {name: _copied(value) for name, value in scope.names.items()}
+        results: list[dict[str, Val]] = []
+        for arm in arms:
+            scope.names = {name: _copied(value) for name, value in before.items()}
+            self._block(arm, scope)
+            results.append(scope.names)
+        merged: dict[str, Val] = {}
+        for name in dict.fromkeys(key for result in results for key in result):
+            values = [result.get(name) for result in results]
+            merged[name] = _merged(name, before.get(name), values, condition)
+        scope.names = merged
+
+    def _assign(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, scope: Scope) -> None:
+        if node.value is None:
+            return
+        self._calls(node.value, scope)
+        if isinstance(node, ast.AugAssign):
+            if isinstance(node.target, ast.Name):
+                joined = ast.BinOp(left=node.target, op=node.op, right=node.value)
+                ast.copy_location(joined, node)
+                scope.names[node.target.id] = fold(joined, scope)
+            return
+        value = fold(node.value, scope)
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Name):
+                scope.names[target.id] = value
+            elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                scope.names[f"{target.value.id}.{target.attr}"] = value
+            elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                base, key = scope.get(target.value.id), fold(target.slice, scope)
+                if base is not None and isinstance(base.value, dict) and isinstance(key.value, str):
+                    base.value[key.value] = value
+            elif isinstance(target, ast.Tuple):
+                for element in target.elts:
+                    if isinstance(element, ast.Name):
+                        scope.names[element.id] = Val(unknown=(element.id,))
+
+    def _mutation(self, node: ast.expr, scope: Scope) -> None:
+        """`cmd.append(x)`, `cmd.extend([...])`, `kwargs.update(...)`."""
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            return
+        owner = node.func.value
+        target = scope.get(owner.id) if isinstance(owner, ast.Name) else None
+        if target is None or not node.args and node.func.attr != "update":
+            return
+        if isinstance(target.value, list) and node.func.attr in {"append", "extend"}:
+            added = fold(node.args[0], scope)
+            if node.func.attr == "append":
+                target.value.append(added)
+            elif isinstance(added.value, list):
+                target.value.extend(added.value)
+            else:
+                target.value.append(Val(unknown=added.unknown or (name_of(node.args[0]),), line=node.lineno))
+            del target.value[5000:]
+        elif isinstance(target.value, dict) and node.func.attr == "update":
+            inner = fold(node.args[0], scope) if node.args else Val({})
+            if isinstance(inner.value, dict):
+                target.value.update(inner.value)
+            target.value.update(keywords(node, scope))
+
+    # -- calls
+
+    def _calls(self, node: ast.expr, scope: Scope) -> None:
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call) and id(inner) not in self._seen:
+                self._seen.add(id(inner))
+                self._call(inner, scope)
+
+    def _call(self, node: ast.Call, scope: Scope) -> None:
+        name = dotted(node.func)
+        engine = self._engine(name)
+        if engine == "LLMConfig":
+            self._ray(node, scope)
+        elif engine is not None:
+            self._llm(node, scope)
+        elif _RUNNERS.fullmatch(name) and node.args:
+            self._command(node, name, scope)
+
+    def _engine(self, name: str) -> str | None:
+        if name in self._engines:
+            return self._engines[name]
+        head, _, last = name.rpartition(".")
+        if (
+            last in _ENGINE_ARGS | {"LLM"}
+            and (head in self._modules or head.split(".")[0] == "vllm")
+            and head
+        ):
+            return last
+        return None
+
+    def _around(self) -> Surroundings:
+        return Surroundings("python", gpu=self._gpu[0], num_gpus=self._gpu[1], name=self._name)
+
+    def _llm(self, node: ast.Call, scope: Scope) -> None:
+        values = keywords(node, scope)
+        for name, argument in zip(("model", "tokenizer"), node.args, strict=False):
+            if not isinstance(argument, ast.Starred):
+                values.setdefault(name, fold(argument, scope))
+        result = ParsedFlags()
+        _take(values, result)
+        place = (node.lineno, node.col_offset + 1)
+        self._reading.record(result, place, self._around())
+
+    def _ray(self, node: ast.Call, scope: Scope) -> None:
+        values = keywords(node, scope)
+        result = ParsedFlags()
+        kwargs = values.get("engine_kwargs")
+        if kwargs is not None and isinstance(kwargs.value, dict):
+            _take(kwargs.value, result)
+        elif kwargs is not None:
+            result.unresolved.update(dict.fromkeys(kwargs.unknown))
+        loading = values.get("model_loading_config")
+        inner = loading.value if loading is not None and isinstance(loading.value, dict) else {}
+        for key in ("model_source", "model_id"):
+            found = inner.get(key)
+            if found is not None and result.model is None and not result.unresolved_flags.get("model"):
+                _take({"model": found}, result)
+        accelerator = values.get("accelerator_type")
+        gpu = accelerator.value if accelerator is not None and isinstance(accelerator.value, str) else None
+        around = self._around().but(gpu=gpu or self._gpu[0], gpus_from_parallelism=True)
+        self._reading.record(result, (node.lineno, node.col_offset + 1), around)
+
+    def _command(self, node: ast.Call, name: str, scope: Scope) -> None:
+        first = node.args[0]
+        value = fold(first, scope)
+        arguments = value.value if isinstance(value.value, list) else None
+        if "exec" in name and not isinstance(value.value, list) and len(node.args) > 1:
+            rest = [fold(a.value if isinstance(a, ast.Starred) else a, scope) for a in node.args[1:]]
+            flat = [item for v in rest for item in (v.value if isinstance(v.value, list) else [v])]
+            arguments = flat if "os.exec" in name else [value, *flat]
+        if arguments is not None:
+            self._launched.add(id(value.value))
+            words = [self._word(item, node.lineno) for item in arguments]
+            if len(words) > 2 and words[0].text.rpartition("/")[2] in {"bash", "sh"}:
+                self._commands.read(words, self._around())
+            else:
+                self._commands.read(words, self._around())
+            return
+        text = self._text(first, value, scope)
+        if "vllm" in text:
+            place = Word("", first.lineno, first.col_offset + 1)
+            self._run_text(text, place, self._around())
+
+    def _text(self, node: ast.expr, value: Val, scope: Scope) -> str:
+        """A command text; of an f-string the unknown parts are marked, the rest is kept."""
+        if isinstance(value.value, str):
+            return value.value
+        parts = node.values if isinstance(node, ast.JoinedStr) else []
+        if isinstance(node, ast.Name):
+            return ""
+        out = ""
+        for part in parts:
+            inner = part.value if isinstance(part, ast.FormattedValue) else part
+            folded = fold(inner, scope)
+            out += self._word(folded, node.lineno).text
+        return out
+
+    def _word(self, item: Val, line: int) -> Word:
+        taint = self._reading.taint
+        if item.unknown:
+            text = "".join(taint.unknown(name) for name in item.unknown)
+        else:
+            text = "".join(taint.defaulted(name, "") for name in item.defaulted) + str(item.value)
+        return Word(text, item.line or line, item.column)
+
+    def _run_text(self, text: str, word: Word, around: Surroundings) -> None:
+        read_shell(
+            text,
+            self._reading,
+            around,
+            lambda row, column, _: (word.line + row, word.column if row == 0 else column + 1),
+        )
+
+    def _leftover(self, scope: Scope) -> None:
+        """Argument lists that are built here and handed to something that is not followed."""
+        for value in scope.names.values():
+            items = value.value
+            if not isinstance(items, list) or id(items) in self._launched or len(items) < 2:
+                continue
+            self._launched.add(id(items))
+            texts = [item.value for item in items[:4] if isinstance(item, Val)]
+            head = [text for text in texts if isinstance(text, str)]
+            if head[:2] == ["vllm", "serve"] or (
+                "-m" in head and any(t.startswith("vllm.entrypoints") for t in head)
+            ):
+                line = items[0].line or 1
+                self._commands.read([self._word(item, line) for item in items], self._around())
+
+
+def _take(values: dict[str, Val], result: ParsedFlags) -> None:
+    table = flag_table().flags
+    for name, value in values.items():
+        if name == "**":
+            result.unresolved.update(dict.fromkeys(value.unknown))
+            continue
+        names: list[str] = []
+        typed: Any = plain(value, names)
+        result.places[name] = (value.line, value.column)
+        result.defaulted.update(dict.fromkeys(defaulted_names(value)))
+        if names:
+            result.unresolved.update(dict.fromkeys(names))
+            result.unresolved_flags[name] = tuple(names)
+        elif name == "model":
+            result.model = str(typed) if typed is not None else None
+            result.model_place = (value.line, value.column)
+        elif typed is None:
+            result.ignored[name] = None
+        elif name in table or name in _LLM_ONLY:
+            result.flags[name] = (
+                [typed] if name in table and table[name].many and isinstance(typed, str) else typed
+            )
+        else:
+            result.unknown_flags[name] = None
+
+
+_LLM_ONLY: Final = frozenset(
+    {
+        "swap_space",
+        "max_seq_len_to_capture",
+        "max_context_len_to_capture",
+        "structured_outputs_config",
+        "attention_config",
+    }
+)
+
+
+def _copied(value: Val) -> Val:
+    inner = value.value
+    return Val(
+        inner.copy() if isinstance(inner, list | dict) else inner,
+        value.unknown,
+        value.defaulted,
+        value.line,
+        value.column,
+    )
+
+
+def _merged(name: str, before: Val | None, values: list[Val | None], condition: str) -> Val:
+    present = [value for value in values if value is not None]
+    first = present[0]
+    if len(present) == len(values) and all(
+        v.value == first.value and v.unknown == first.unknown for v in present
+    ):
+        return first
+    base = before.value if before is not None else None
+    if isinstance(base, list) and all(
+        isinstance(v.value, list) and v.value[: len(base)] == base for v in present
+    ):
+        line = next((v.value[len(base)].line for v in present if len(v.value) > len(base)), 0)
+        return Val([*base, Val(unknown=(condition,), line=line)])
+    if isinstance(base, dict) and all(isinstance(v.value, dict) for v in present):
+        same = {k: v for k, v in base.items() if all(p.value.get(k) == v for p in present)}
+        return Val({**same, "**": Val(unknown=(condition,))})
+    return Val(unknown=(name,))
+
+
+def _modal_gpu(value: Val, node: ast.expr, scope: Scope) -> tuple[str | None, int | None]:
+    if isinstance(value.value, str):
+        match = _GPU.fullmatch(value.value)
+        return (match[1], int(match[2] or 1)) if match else (None, None)
+    if isinstance(node, ast.Call) and ".gpu." in f".{dotted(node.func)}":
+        count = keywords(node, scope).get("count")
+        number = count.value if count is not None and isinstance(count.value, int) else 1
+        return dotted(node.func).rpartition(".")[2], number
+    return None, None

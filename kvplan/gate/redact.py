@@ -1,0 +1,57 @@
+"""Nothing secret and nothing endless leaves the gate: every string that is printed goes through here."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+REDACTED: Final = "<redacted>"
+_LONGEST: Final = 160
+_LOOKED_AT: Final = 4000
+
+SECRET_FLAGS: Final = frozenset({"api_key", "hf_token", "ssl_keyfile_password"})
+
+_URL_LOGIN: Final = re.compile(r"(?<=://)[^\s/@]{1,200}@")
+_TOKENS: Final = re.compile(
+    r"hf_[A-Za-z0-9]{8,}"
+    r"|sk-[A-Za-z0-9_-]{8,}"
+    r"|gh[pousr]_[A-Za-z0-9]{16,}"
+    r"|github_pat_[A-Za-z0-9_]{16,}"
+    r"|glpat-[A-Za-z0-9_-]{12,}"
+    r"|xox[abprs]-[A-Za-z0-9-]{8,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{12,}"
+    r"|AIza[A-Za-z0-9_-]{20,}"
+    r"|nvapi-[A-Za-z0-9_-]{8,}"
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"
+    r"|(?i:bearer)\s+[A-Za-z0-9._~+/-]{8,}"
+    r"|(?i:(?:password|passwd|secret|token|api[_-]?key|access[_-]?key)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;})]{4,}"
+)
+
+
+def redact_text(text: str) -> str:
+    """The text without tokens and logins, cut to a length that a message can hold."""
+    text = _TOKENS.sub(REDACTED, _URL_LOGIN.sub(f"{REDACTED}@", text[:_LOOKED_AT]))
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+def redact(value: Any, key: str = "") -> Any:
+    """The value with every string redacted; the values of secret flags and variables are replaced whole."""
+    if _names_secret(key) and value is not None and not isinstance(value, bool):
+        return [REDACTED] if isinstance(value, list | tuple) else REDACTED
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, dict):
+        return {redact_text(str(k)): redact(v, str(k)) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact(item) for item in value]
+    return value
+
+
+_SECRET_KEY: Final = re.compile(
+    r"(?i)(^|[_-])(api_?key|token|secret|password|passwd|access_?key|credentials?)$"
+)
+
+
+def _names_secret(key: str) -> bool:
+    return key in SECRET_FLAGS or bool(_SECRET_KEY.search(key))

@@ -1,0 +1,167 @@
+"""Files of one repository, read from disk or from a commit, and never from outside.
+
+A path that leaves the root (`..`, absolute, `~`, a symlink that points out) is not opened; the caller is told.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import subprocess
+from pathlib import Path
+from typing import Final, Protocol
+
+from kvplan.errors import InputError
+from kvplan.gate.taint import clean_input
+
+MAX_FILE_BYTES: Final = 8 * 1024 * 1024
+
+
+class RepoFiles(Protocol):
+    """Where the readers get text from."""
+
+    def read(self, path: str) -> str | None:
+        """The text of a file under the root; None when there is none, it is too large, or it lies outside."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file of that path under the root."""
+
+
+def inside(base: str, reference: str) -> str | None:
+    """The root-relative path of a reference made in a folder; None when it leaves the root.
+
+    Args:
+        base: folder of the referring file, relative to the root ("" is the root).
+        reference: as written.
+    """
+    if not reference or reference.startswith(("~", "/")) or "\0" in reference or "\\" in reference:
+        return None
+    joined = posixpath.normpath(posixpath.join(base, reference))
+    if joined == ".." or joined.startswith(("../", "/")):
+        return None
+    return joined
+
+
+def decode(data: bytes) -> str:
+    """Text of any bytes: UTF-8 with replacement, a byte order mark and NULs taken out, marks neutralised."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        text = data.decode("utf-16", errors="replace")
+    else:
+        text = data.decode("utf-8", errors="replace")
+    text = text.removeprefix("\ufeff").replace("\0", "�")
+    return clean_input(text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+class DiskFiles:
+    """The working tree under a root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = Path(os.path.realpath(root))
+
+    @property
+    def root(self) -> Path:
+        """The root with symlinks resolved."""
+        return self._root
+
+    def read(self, path: str) -> str | None:
+        """The text of a regular file under the root, links resolved first."""
+        data = self.read_bytes(path)
+        return None if data is None else decode(data)
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """The bytes, None when it is no regular file under the root or larger than the limit."""
+        real = self._resolve(path)
+        if real is None:
+            return None
+        try:
+            # O_NONBLOCK: a pipe put in the file's place between the check and the open must not hang the gate.
+            descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        with os.fdopen(descriptor, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        return data if len(data) <= MAX_FILE_BYTES else None
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a regular file of that path under the root."""
+        return self._resolve(path) is not None
+
+    def size(self, path: str) -> int | None:
+        """Bytes of the file, None when it cannot be read."""
+        real = self._resolve(path)
+        return os.stat(real).st_size if real is not None else None
+
+    def _resolve(self, path: str) -> str | None:
+        try:
+            real = os.path.realpath(self._root / path)
+            if real != str(self._root) and not real.startswith(str(self._root) + os.sep):
+                return None
+            return real if os.path.isfile(real) else None
+        except (OSError, ValueError):
+            return None
+
+
+class GitFiles:
+    """The tree of one commit, read with `git cat-file`: nothing is checked out and no hook or filter runs."""
+
+    def __init__(self, root: Path, commit: str) -> None:
+        self._root = root
+        self._commit = commit
+        self._names: frozenset[str] | None = None
+
+    def names(self) -> frozenset[str]:
+        """All regular files of the commit (links and submodules are left out)."""
+        if self._names is None:
+            out = git(self._root, "ls-tree", "-r", "-z", "--full-tree", self._commit)
+            entries = (entry.partition("\t") for entry in out.split("\0") if entry)
+            self._names = frozenset(path for meta, _, path in entries if meta.startswith("100"))
+        return self._names
+
+    def read(self, path: str) -> str | None:
+        """The text of the file in that commit."""
+        if path not in self.names():
+            return None
+        result = subprocess.run(
+            ["git", *GIT_SAFE, "-C", str(self._root), "cat-file", "blob", f"{self._commit}:{path}"],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        if result.returncode or len(result.stdout) > MAX_FILE_BYTES:
+            return None
+        return decode(result.stdout)
+
+    def exists(self, path: str) -> bool:
+        """Whether the commit has the file."""
+        return path in self.names()
+
+
+GIT_SAFE: Final = (
+    "--no-pager",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "core.quotePath=false",
+)
+
+
+def git(root: Path, *arguments: str) -> str:
+    """What git answers.
+
+    Raises:
+        InputError: git is missing or says no; its last line is the message.
+    """
+    try:
+        result = subprocess.run(
+            ["git", *GIT_SAFE, "-C", str(root), *arguments], capture_output=True, check=False, timeout=120
+        )
+    except FileNotFoundError:
+        raise InputError("git is not installed", "give files instead of --base") from None
+    except subprocess.TimeoutExpired:
+        raise InputError(f"git {arguments[0]} did not answer within 120 s") from None
+    if result.returncode:
+        lines = result.stderr.decode(errors="replace").strip().splitlines()
+        raise InputError(f"git {arguments[0]}: {lines[-1] if lines else 'failed'}")
+    return result.stdout.decode(errors="replace")
