@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.config.serving import ServingConfig
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from kvplan.config.resolved import ResolvedSettings
     from kvplan.config.version import VllmVersion
     from kvplan.launch import Launch
     from kvplan.memory.planner import Planner
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 _LEAST_SPREAD: Final = 64 * MIB
 """Two identical launches print figures that differ by a few hundredths of a GiB."""
 _LEAVES: Final = 0.5
-"""A launch with other settings than the one asked about says half of what one with the same settings says."""
+"""Share of the model's own interval that remains when no launch ran with the sizes asked about."""
 _SIZES: Final = ("max_num_batched_tokens", "max_num_seqs", "tensor_parallel_size", "enforce_eager")
 
 
@@ -48,27 +50,36 @@ def correction_for(
         launches: the store.
         store: where it is kept, for the reader.
     """
-    matching = [launch for launch in launches if _matches(launch, planner, model)]
-    shifts: list[int] = []
-    same_sizes = False
-    newest: str | None = None
-    for launch in matching:
-        shift = _shift(launch, planner)
-        if shift is None:
-            continue
-        shifts.append(shift)
-        newest = max(filter(None, (newest, launch.started_at)), default=None)
-        given = launch.settings
-        same_sizes |= all(given.get(name) == getattr(serving, name) for name in _SIZES)
-    if not shifts:
+    asked = planner.estimate(serving)
+    lessons = [
+        lesson
+        for launch in launches
+        if _matches(launch, planner, model) and (lesson := _lesson(launch, planner)) is not None
+    ]
+    if not lessons:
         return None
+    shifts = [lesson.shift_bytes for lesson in lessons]
     middle = round(statistics.median(shifts))
-    scatter = round(1.5 * statistics.median(abs(s - middle) for s in shifts)) if len(shifts) > 1 else 0
+    scatter = round(1.5 * statistics.median(abs(s - middle) for s in shifts))
     spread = max(scatter, _LEAST_SPREAD)
-    if not same_sizes:
-        interval = planner.estimate(serving).budget.available_kv_bytes
+    if not any(_same_sizes(lesson.settings, asked.settings) for lesson in lessons):
+        interval = asked.budget.available_kv_bytes
         spread = max(spread, round(_LEAVES * (interval.high - interval.low) / 2))
-    return Correction(middle, spread, len(shifts), newest, str(store))
+    newest = max((lesson.started_at for lesson in lessons if lesson.started_at), default=None)
+    return Correction(middle, spread, len(lessons), newest, str(store))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lesson:
+    """One launch against what was predicted for it."""
+
+    shift_bytes: int
+    settings: ResolvedSettings
+    started_at: str | None
+
+
+def _same_sizes(one: ResolvedSettings, other: ResolvedSettings) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in _SIZES)
 
 
 def _matches(launch: Launch, planner: Planner, model: str) -> bool:
@@ -101,8 +112,8 @@ def _same_card(launch: Launch, planner: Planner) -> bool:
         return False
 
 
-def _shift(launch: Launch, planner: Planner) -> int | None:
-    """Predicted minus measured available KV memory of one launch."""
+def _lesson(launch: Launch, planner: Planner) -> _Lesson | None:
+    """Predicted minus measured available KV memory; None where nothing was measured."""
     measured = launch.facts.available_kv_bytes
     if measured is None or launch.settings.get("kv_cache_memory_bytes") is not None:
         return None
@@ -114,8 +125,10 @@ def _shift(launch: Launch, planner: Planner) -> int | None:
     try:
         answer = dataclasses.replace(planner, gpu=gpu).estimate(serving)
     except KvplanError:
+        # Settings that this kvplan refuses teach nothing; vLLM's own word on them is in the store.
         return None
-    return answer.budget.available_kv_bytes.mid - measured
+    shift = answer.budget.available_kv_bytes.mid - measured
+    return _Lesson(shift, answer.settings, launch.started_at)
 
 
 def _hashable(value: Any) -> Any:

@@ -74,6 +74,8 @@ class PublicLaunch:
     kv_cache_bytes: int | None
     other_flags: str
     remarks: str
+    why_outside: str | None
+    """Why the model misses it, where that was found out."""
 
     @property
     def is_fit_material(self) -> bool:
@@ -145,6 +147,7 @@ def _launch(record: Mapping[str, Any]) -> PublicLaunch:
         cudagraph_estimate_bytes=_bytes(record, "cudagraph_estimate_gib"),
         kv_cache_bytes=_bytes(record, "kv_cache_gib"),
         other_flags=record.get("other_flags") or "",
+        why_outside=record.get("why_outside"),
         remarks=" ".join(remarks) if isinstance(remarks, list) else f"{remarks} {record.get('notes', '')}",
     )
 

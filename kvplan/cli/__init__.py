@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.cli import profiles_calibrate as _profiles_calibrate  # noqa: F401  adds a command to `profiles`
 from kvplan.cli.bench import bench
 from kvplan.cli.check import check
 from kvplan.cli.estimate import estimate
