@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -25,9 +24,18 @@ _MAX_LINES: Final = 4000
 _MAX_LAST_READS: Final = 16
 _KEPT_FRAMES: Final = 200
 
+_OUT_OF_MEMORY: Final = frozenset(failure for failure in FailureClass if failure.startswith("oom_"))
+_FRAME: Final = re.compile(r'\bFile ".+", line \d+, in ')
+# An exception's last line (`ValueError: ...`, pydantic's `Value error, ...`), or argparse's `error: ...`.
+_ERROR: Final = re.compile(
+    r"(?:^|[\s\]])(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)(?::|$)"
+    r"|(?:^|: )error: |^Value error, |^terminate called"
+)
+_VALIDATION: Final = re.compile(r"\d+ validation errors? for \w+$")
+_VALIDATION_LINES: Final = 3
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX: Final = re.compile(
-    r"^(?:\([\w :.-]+ pid=\d+[^)]*\) ?)*"
+    r"^(?:\([\w :.=-]+ pid=\d+[^)]*\) ?)*"
     r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[?[\w./-]+:\d+\] ?)?)?"
 )
 
@@ -125,6 +133,7 @@ class LogWatch:
         self.phase: str | None = None
         """The phase of the start that has begun; None before the first."""
         self._ended = False
+        self._validation: list[str] = []
         self.fatal_line: str | None = None
         """A line after which vLLM will not serve (again), even if it lives on."""
 
@@ -135,15 +144,17 @@ class LogWatch:
         self._ended = self._ended or message.startswith(STOP_MARK)
         if not message or self._ended:
             return
-        if message.startswith('File "'):
+        if _FRAME.search(message):
             self._frames = [*self._frames[-_KEPT_FRAMES:], message]
             return
-        if message.startswith("Traceback (most recent call last)"):
+        if "Traceback (most recent call last)" in message:
             self._frames = []
         if self.phase != "serving":
             self._take_facts(message)
             self._take_phase(message)
-        if _is_error(message):
+        if self._validation or _VALIDATION.search(message):
+            message = self._joined(message)
+        if _ERROR.search(message):
             self._take_failure(message)
         if self.fatal_line is None and self._patterns.fatal.search(message):
             self.fatal_line = message
@@ -182,9 +193,24 @@ class LogWatch:
             numbers = {gives.fact: gives.read(match) for gives in pattern.gives}
             failure, phase = self._class_and_phase(pattern.failure, pattern.phase)
             told = {fact: value for fact, value in numbers.items() if value is not None}
+            if self._best is not None and self._best[1].failure in _OUT_OF_MEMORY:
+                # A better word for the same event; the allocator's figures still hold.
+                told = self._best[1].numbers | told
             self._best = rank, Failure(failure, phase, message, told)
             return
-        self._first_error = self._first_error or message
+        if self._first_error is None and _ERROR.match(message):
+            self._first_error = message
+
+    def _joined(self, message: str) -> str:
+        """Pydantic's three lines (what for, which field, what is wrong) as one; empty until the third.
+
+        Where the second is a `Value error, ...`, it says all that the others could.
+        """
+        self._validation.append(message)
+        if len(self._validation) < _VALIDATION_LINES and not message.startswith("Value error, "):
+            return ""
+        lines, self._validation = self._validation, []
+        return message if message.startswith("Value error, ") else ": ".join(lines)
 
     def _class_and_phase(
         self, failure: FailureClass | str, phase: str | None
@@ -195,17 +221,6 @@ class LogWatch:
             if any(known.regex.search(frame) for frame in reversed(self._frames)):
                 return known.failure, known.phase
         return self._patterns.oom_phases.get(self.phase or "weights", FailureClass.UNKNOWN), self.phase
-
-
-_ERROR: Final = re.compile(
-    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)\b|\berror: "
-    r"|^Value error, |^Assertion failed, |^terminate called"
-)
-
-
-def _is_error(message: str) -> bool:
-    """The last line of an exception (`ValueError: …`, pydantic's `Value error, …`), or argparse's `error: …`."""
-    return _ERROR.search(message) is not None
 
 
 def parse_startup(lines: Iterable[str]) -> StartupFacts:
@@ -223,6 +238,3 @@ def _watch_all(lines: Iterable[str]) -> LogWatch:
     for line in lines:
         watch.feed(line)
     return watch
-
-
-FACT_NAMES: Final = frozenset(f.name for f in dataclasses.fields(StartupFacts))

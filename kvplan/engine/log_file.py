@@ -27,7 +27,7 @@ _BLOCK: Final = 512
 
 
 class LogFile:
-    """One log. Its middle goes as a hole in the file: whoever appends to it, or follows it, notices nothing."""
+    """One log. Its middle goes as a hole in the file: who appends to it, or follows it, notices nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

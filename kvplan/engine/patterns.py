@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "kvplan.log-patterns/1"
 _FILE: Final = "engines/log-patterns.yaml"
 
-_UNIT_BYTES: Final = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
+_UNIT_BYTES: Final = {"bytes": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "int": lambda text: int(text.replace(",", "")),
     "bytes": int,
