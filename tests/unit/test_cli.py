@@ -70,7 +70,7 @@ def test_a_malformed_config_names_its_line(tmp_path: Path) -> None:
 
 def test_a_vllm_config_with_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
     config = tmp_path / "vllm.yaml"
-    config.write_text("model: qwen2-7b\nmax-num-seq: 32\n")
+    config.write_text("model: qwen2-7b\nmax-num-sequences: 32\n")
     code, out, err = kvplan("estimate", "--config", str(config), "--gpu", "4090")
     assert (code, out) == (ExitCode.CANNOT_JUDGE, "")
     assert "vllm.yaml:2" in err

@@ -55,12 +55,9 @@ def test_every_key_is_documented_and_every_documented_key_is_there() -> None:
 def test_the_figures_of_the_worked_example() -> None:
     document = answer(gpu_memory_utilization=0.85, max_model_len=8192, max_num_seqs=32)
     assert document["kv_cache"]["bytes_per_token"] == 57_344
-    assert document["weights"] == {
-        "bytes": 15_231_233_024,
-        "parameters": 7_615_616_512,
-        "exact": True,
-        "source": "config",
-    }
+    weights = document["weights"]
+    assert (weights["bytes"], weights["parameters"]) == (15_231_233_024, 7_615_616_512)
+    assert weights["exact"] is True
     assert document["verdict"]["needed_bytes"] == 8192 * 57_344
     assert document["inputs"]["settings"]["max_num_batched_tokens"] == 2048
     assert "max_num_batched_tokens" in document["inputs"]["defaulted"]
