@@ -94,7 +94,34 @@ def plan_for(request: PlanRequest) -> Planned:
         lengths=request_lengths(request),
         used_bytes=used_bytes,
     )
+    if request.local_calibration:
+        _correct(planner, request.serving, source, assumptions, warnings)
     return Planned(planner, source, request.serving, tuple(assumptions), tuple(warnings))
+
+
+def _correct(
+    planner: Planner,
+    serving: ServingConfig,
+    source: ModelSource,
+    assumptions: list[str],
+    warnings: list[str],
+) -> None:
+    """Let the user's own launches of this model, card and version correct the planner; say so."""
+    from kvplan.calibration.store import remembered, store_path
+    from kvplan.config.project_file import read_project_file
+
+    store = store_path(read_project_file())
+    if not store.exists():
+        return
+    launches, damaged = remembered(store)
+    if damaged:
+        warnings.append(f"{store}: {damaged} lines are not launches and were left out")
+    from kvplan.calibration.local import correction_for
+
+    names = (source.id, source.path or source.id)
+    planner.correction = correction_for(planner, serving, models=names, launches=launches, store=store)
+    if planner.correction is not None:
+        assumptions.append(planner.correction.describe())
 
 
 def _from_project_file(request: PlanRequest) -> tuple[PlanRequest, list[str]]:
@@ -156,7 +183,7 @@ def _card(request: PlanRequest, assumptions: list[str], warnings: list[str]) -> 
             "prediction is wider"
         )
         return GpuSpec("custom", f"{request.gpu_memory_gib:g} GiB card", size, size, size), 0
-    return _detected_card(assumptions, warnings)
+    return _detected_card(request, assumptions, warnings)
 
 
 def _cpu_card(size: int | None, assumptions: list[str]) -> GpuSpec:
@@ -174,7 +201,7 @@ def _machine_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _detected_card(assumptions: list[str], warnings: list[str]) -> tuple[GpuSpec, int]:
+def _detected_card(request: PlanRequest, assumptions: list[str], warnings: list[str]) -> tuple[GpuSpec, int]:
     from kvplan.catalog.gpus import detect_gpus
 
     found = detect_gpus(profiles_dir=request.profiles)

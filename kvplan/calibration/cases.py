@@ -15,6 +15,7 @@ from kvplan.memory.hardware import GpuSpec
 from kvplan.memory.kv_cache.plan import plan_kv_cache
 from kvplan.memory.overhead import overhead_inputs, predict_overhead
 from kvplan.memory.weights import weights_per_gpu
+from kvplan.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,6 +37,9 @@ _GENERATIONS: Final = {
     "blackwell": (12, 0),
 }
 
+_VISIBLE_SHARE: Final = 0.975
+"""Of a marketing size in GB, read as GiB: what software sees of it on most cards."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -49,6 +53,8 @@ class Case:
     rules: VersionRules
     settings: ResolvedSettings
     facts: OverheadInputs
+    total_is_known: bool
+    """Whether the card's memory is its profile's or the post's own, not read off its marketing size."""
 
     def predict(self, fitted: Coefficients) -> Estimate:
         """The whole answer, from the names and flags alone.
@@ -116,7 +122,7 @@ def case_of(launch: PublicLaunch, profiles_dir: str | None = None) -> Case:
     if launch.model is None or version is None:
         raise InputError(f"{launch.id}: model or version is not stated")
     source = find_model(launch.model, profiles_dir=profiles_dir, offline=True)
-    gpu = _card(launch, profiles_dir)
+    gpu, total_is_known = _card(launch, profiles_dir)
     rules = rules_for(parse_vllm_version(version))
     shape = model_shape(source.config)
     serving = launch.serving
@@ -132,22 +138,28 @@ def case_of(launch: PublicLaunch, profiles_dir: str | None = None) -> Case:
         rules=rules,
         settings=settings,
         facts=overhead_inputs(shape, source.config, settings, gpu, launch.weights_bytes or 0),
+        total_is_known=total_is_known,
     )
 
 
-def _card(launch: PublicLaunch, profiles_dir: str | None) -> GpuSpec:
-    """The card's profile, or what the post itself says of a card that it does not name."""
+def _card(launch: PublicLaunch, profiles_dir: str | None) -> tuple[GpuSpec, bool]:
+    """The card's profile, or what the post says of an unnamed card; whether its size is known."""
     from kvplan.catalog.gpus import find_gpu
 
     name = launch.gpu or "80GB-class"
     try:
-        return find_gpu(name, profiles_dir=profiles_dir)
+        return find_gpu(name, profiles_dir=profiles_dir), True
     except UnknownNameError:
         total = launch.gpu_total_bytes
-        if total is None:
+        marketing = re.search(r"(\d+) ?GB", name)
+        if total is None and marketing is None:
             raise
+    known = total is not None
+    if total is None and marketing is not None:
+        total = round(_VISIBLE_SHARE * int(marketing[1]) * GIB)
     words = re.findall(r"[a-z0-9]+", name.lower())
     generation = next((_GENERATIONS[w] for w in words if w in _GENERATIONS), None)
     if "80gb" in words:
         generation = (9, 0)
-    return GpuSpec(name, name, total, total, total, compute_capability=generation)
+    size = total or 0
+    return GpuSpec(name, name, size, size, size, compute_capability=generation), known

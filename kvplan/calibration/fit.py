@@ -104,6 +104,8 @@ def charged_gib(case: Case) -> float | None:
     launch = case.launch
     if launch.weights_bytes is None or launch.kv_cache_bytes is None or launch.serving.kv_cache_memory_bytes:
         return None
+    if not case.total_is_known:
+        return None
     total = launch.gpu_total_bytes or case.gpu.total_bytes
     requested = requested_bytes(total, case.settings.gpu_memory_utilization, case.rules.requested_rounding)
     return (requested - launch.weights_bytes - launch.kv_cache_bytes) / GIB

@@ -33,7 +33,7 @@ def correction_for(
     planner: Planner,
     serving: ServingConfig,
     *,
-    model: str,
+    models: tuple[str, ...],
     launches: Iterable[Launch],
     store: Path,
 ) -> Correction | None:
@@ -46,7 +46,7 @@ def correction_for(
     Args:
         planner: answers for the model, card and version, without local calibration.
         serving: the settings that are asked about.
-        model: the model's id.
+        models: what the model goes by: its id, and its folder if it has one.
         launches: the store.
         store: where it is kept, for the reader.
     """
@@ -54,7 +54,7 @@ def correction_for(
     lessons = [
         lesson
         for launch in launches
-        if _matches(launch, planner, model) and (lesson := _lesson(launch, planner)) is not None
+        if _matches(launch, planner, models) and (lesson := _lesson(launch, planner)) is not None
     ]
     if not lessons:
         return None
@@ -82,10 +82,10 @@ def _same_sizes(one: ResolvedSettings, other: ResolvedSettings) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in _SIZES)
 
 
-def _matches(launch: Launch, planner: Planner, model: str) -> bool:
+def _matches(launch: Launch, planner: Planner, models: tuple[str, ...]) -> bool:
     if launch.device != ("cpu" if planner.gpu.platform == "cpu" else "cuda"):
         return False
-    if launch.model.rstrip("/") not in {model.rstrip("/"), model.rpartition("/")[2]}:
+    if launch.model.rstrip("/") not in {model.rstrip("/") for model in models}:
         return False
     version = launch.facts.vllm_version
     if version is None or not _same_minor(version, planner.rules.asked_version):

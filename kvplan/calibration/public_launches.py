@@ -32,7 +32,9 @@ _FLAGS: Final = {
     "pp": "pipeline_parallel_size",
 }
 _NOT_VLLM_ALONE: Final = re.compile(r"\bfork\b|vgpu|other process|shared[ _]card", re.IGNORECASE)
-_ODD: Final = re.compile(r"split_does_not_add_up|one_rank_of_several|peak_includes_weights|weights_offloaded")
+_ODD: Final = re.compile(
+    r"split_does_not_add_up|one_rank_of_several|peak_includes_weights|weights_offloaded|multi_node|\bwsl\b"
+)
 MEMORY_FAILURES: Final = frozenset(
     {
         FailureClass.KV_TOO_SMALL,

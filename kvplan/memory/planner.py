@@ -13,6 +13,7 @@ from kvplan.config.defaults import resolve
 from kvplan.memory.estimate import Estimate, estimate
 from kvplan.memory.kv_cache.plan import plan_kv_cache
 from kvplan.memory.overhead import overhead_inputs, predict_overhead
+from kvplan.memory.overhead.correction import corrected
 from kvplan.memory.weights import WeightsPerGpu, weights_per_gpu
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from kvplan.config.version_rules import VersionRules
     from kvplan.memory.capacity import RequestLengths
     from kvplan.memory.hardware import GpuSpec
+    from kvplan.memory.overhead.correction import Correction
 
 
 @dataclass
@@ -40,6 +42,8 @@ class Planner:
     lengths: RequestLengths | None = None
     used_bytes: int = 0
     """Memory already in use on the card by others."""
+    correction: Correction | None = None
+    """What launches of this model, card and version measured here."""
     _weights: dict[tuple[object, ...], WeightsPerGpu] = field(default_factory=dict, repr=False)
 
     def estimate(self, serving: ServingConfig) -> Estimate:
@@ -56,15 +60,18 @@ class Planner:
         """The whole answer for settings whose defaults are filled in."""
         plan = plan_kv_cache(self.shape, settings, self.gpu)
         weights = self._weights_for(settings)
+        overhead = predict_overhead(
+            overhead_inputs(self.shape, self.model_config, settings, self.gpu, weights.bytes.mid)
+        )
+        if self.correction is not None:
+            overhead = corrected(overhead, self.correction)
         return estimate(
             shape=self.shape,
             gpu=self.gpu,
             rules=self.rules,
             settings=settings,
             weights=weights,
-            overhead=predict_overhead(
-                overhead_inputs(self.shape, self.model_config, settings, self.gpu, weights.bytes.mid)
-            ),
+            overhead=overhead,
             plan=plan,
             lengths=self.lengths,
             used_bytes=self.used_bytes,
