@@ -1,14 +1,24 @@
-"""Bytes of model weights on each GPU, as vLLM loads them."""
+"""Bytes of model weights on each GPU, as vLLM loads them (not as the files store them).
+
+What loading changes: the vocabulary is padded, KV heads are replicated beyond their number, tied heads are
+one tensor, layers for multi-token prediction stay in the file, float32 becomes the model's dtype, quantised
+layers take the layout of their kernel. Checked against vLLM's own classes (tests/data/weights_table.jsonl) and
+against what real starts printed (tests/data/weights_launches.jsonl, docs/weights.md).
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from kvplan.architecture.quantization import QuantizationPlan, quantization_plan
 from kvplan.architecture.tensors import WeightTensor, weight_tensors
-from kvplan.errors import UnsupportedModelError
+from kvplan.architecture.tensors.rotary import is_latent_attention, rotary_tables
+from kvplan.memory.cuda_allocator import allocated_bytes
 from kvplan.memory.interval import Interval
+from kvplan.memory.weights_modules import DTYPE_BYTES, Module, Rank, rank_modules
+from kvplan.memory.weights_stored import compare_with_stored, header_plan
+from kvplan.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +26,13 @@ if TYPE_CHECKING:
     from kvplan.architecture.stored_weights import StoredWeights
     from kvplan.config.version import VllmVersion
 
-_BYTES: Final = {"bfloat16": 2, "float16": 2, "half": 2, "auto": 2, "float32": 4, "float": 4}
+Source = Literal["config", "index", "safetensors", "profile", "estimate"]
+
+_UNKNOWN_CARD: Final = ((8, 0), (9, 0), (10, 0))
+"""Compute capabilities whose kernels keep quantised weights differently; the middle one is Hopper's."""
+_SPLIT_LIMIT: Final = 20 * MIB
+_MLA_WORKSPACE: Final = 128 * MIB
+"""vLLM 0.10.2 to 0.24.0 `v1/attention/backends/mla/flashinfer_mla.py`: allocated when it is imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +40,20 @@ class WeightsPerGpu:
     """What the weights take on one GPU. Sizes in bytes."""
 
     bytes: Interval
-    """Of the heaviest pipeline stage and rank."""
+    """Of the heaviest pipeline stage and rank: the weights themselves."""
     per_stage: tuple[Interval, ...]
     parameters: int | None
-    """Of the whole model as published, None where a quantised file hides it."""
+    """Of the whole model as published, layers that are not loaded left out; None where it cannot be told."""
     exact: bool
-    source: Literal["config", "index", "safetensors", "profile", "estimate"]
+    """Whether `bytes` is arithmetic to the last byte."""
+    source: Source
     explanation: str
+    """One line with the numbers."""
     notes: tuple[str, ...] = ()
-    allocated: Interval = Interval(0, 0, 0)
-    """What loading leaves allocated on the fullest GPU, as in vLLM's "Model loading took": the weights, their
-    buffers (rotary tables), and what the CUDA allocator rounds up."""
+    """What loading changed, and what could not be told."""
+    allocated: Interval = field(default_factory=lambda: Interval.exactly(0))
+    """What loading leaves allocated on the fullest GPU, as in vLLM's "Model loading took": the weights, the
+    tables of rotary embeddings, and what the CUDA allocator rounds up."""
 
 
 def stage_layers(layers: int, pipeline_parallel_size: int) -> tuple[int, ...]:
@@ -48,73 +67,183 @@ def stage_layers(layers: int, pipeline_parallel_size: int) -> tuple[int, ...]:
     return tuple(stages)
 
 
-def _held(tensor: WeightTensor, first: int, end: int, stage: int, stages: int) -> int:
-    """How many tensors of this pattern one pipeline stage holds."""
-    if tensor.layers is not None:
-        return tensor.count * sum(first <= layer < end for layer in tensor.layers)
-    at_first, at_last = stage == 0, stage == stages - 1
-    here = {"first": at_first, "last": at_last, "ends": at_first or at_last}.get(tensor.place, True)
-    return tensor.count * here
-
-
-def _stage_bytes(
-    tensors: Sequence[WeightTensor],
-    dtype_bytes: int,
-    tp: int,
-    window: tuple[int, int],
-    stage: tuple[int, int],
-) -> int:
-    return sum(
-        _held(t, *window, *stage)
-        * math.prod(t.local_shape(tp))
-        * (_BYTES[t.dtype] if t.dtype else dtype_bytes)
-        for t in tensors
-    )
-
-
 def weights_per_gpu(
     config: Mapping[str, Any],
-    stored: StoredWeights | None,  # noqa: ARG001  # read in the next step
+    stored: StoredWeights | None,
     *,
     dtype: str,
     quantization: str | None,
     tensor_parallel_size: int,
     pipeline_parallel_size: int,
-    enable_expert_parallel: bool = False,  # noqa: ARG001  # read in the next step
-    data_parallel_size: int = 1,  # noqa: ARG001  # read in the next step
-    cpu_offload_bytes: int = 0,  # noqa: ARG001  # read in the next step
-    vllm_version: VllmVersion,  # noqa: ARG001  # read in the next step
+    enable_expert_parallel: bool = False,
+    data_parallel_size: int = 1,
+    cpu_offload_bytes: int = 0,
+    vllm_version: VllmVersion,
+    compute_capability: tuple[int, int] | None = None,
 ) -> WeightsPerGpu:
     """Weight bytes per GPU.
 
+    Args:
+        config: config.json.
+        stored: what is known of the files, None if nothing.
+        dtype: vLLM's resolved dtype (`bfloat16`, `float16`, `float32`).
+        quantization: vLLM's `--quantization`, None where it was not given.
+        tensor_parallel_size: ranks that divide each layer.
+        pipeline_parallel_size: stages that divide the layers.
+        enable_expert_parallel: whole experts on each rank instead of slices of all.
+        data_parallel_size: replicas; they divide the experts of a mixture among them.
+        cpu_offload_bytes: `--cpu-offload-gb` of one GPU, in bytes.
+        vllm_version: decides layouts and tables.
+        compute_capability: of the card; None gives the interval over the kernels of all.
+
     Raises:
         UnsupportedModelError: no rule for the model's tensors or for its quantisation.
+        InputError: a `--quantization` that the checkpoint does not fit.
     """
-    if quantization is not None or config.get("quantization_config"):
-        raise UnsupportedModelError("quantised weights are not computed yet")
     tensors = weight_tensors(config)
-    parameters = sum(t.elements for t in tensors)
-    layers = max((max(t.layers) + 1 for t in tensors if t.layers), default=0)
-    stages = stage_layers(layers, pipeline_parallel_size)
-    starts = [sum(stages[:i]) for i in range(len(stages))]
-    sizes = [
-        _stage_bytes(
+    plan = quantization_plan(config, quantization, vllm_version)
+    if stored is not None and stored.tensors is not None:
+        plan = header_plan(plan, stored)
+    cards = (
+        _UNKNOWN_CARD if compute_capability is None and plan is not None else (compute_capability or (9, 0),)
+    )
+    loads = [
+        _load(
+            config,
             tensors,
-            _BYTES[dtype],
-            tensor_parallel_size,
-            (start, start + size),
-            (i, pipeline_parallel_size),
+            plan,
+            Rank(
+                tensor_parallel_size,
+                data_parallel_size,
+                enable_expert_parallel,
+                DTYPE_BYTES[dtype],
+                card,
+                vllm_version,
+            ),
+            pipeline_parallel_size,
+            cpu_offload_bytes,
         )
-        for i, (start, size) in enumerate(zip(starts, stages, strict=True))
+        for card in cards
     ]
-    per_stage = tuple(Interval.exactly(size) for size in sizes)
+    per_stage = tuple(_spread([load.stages[i] for load in loads]) for i in range(pipeline_parallel_size))
+    total = max(per_stage, key=lambda stage: stage.mid)
+    allocated = _spread([load.allocated for load in loads])
+    parameters = sum(t.elements for t in tensors if t.stored)
+    verdict = compare_with_stored(config, tensors, plan, stored, dtype)
+    if verdict.unexplained:
+        total, per_stage, allocated = _widened(verdict.unexplained, total, per_stage, allocated)
     return WeightsPerGpu(
-        bytes=max(per_stage, key=lambda stage: stage.mid),
+        bytes=total,
         per_stage=per_stage,
         parameters=parameters,
-        exact=True,
-        source="config",
-        explanation=f"{parameters:,} parameters x {_BYTES[dtype]} B over {tensor_parallel_size}"
-        f" x {pipeline_parallel_size} GPUs = {max(sizes):,} B on the fullest",
-        allocated=Interval.exactly(max(sizes)),
+        exact=total.exact and not (plan and plan.online),
+        source=verdict.source,
+        explanation=_explain(parameters, dtype, plan, total, allocated, tensor_parallel_size, per_stage),
+        notes=(*_notes(plan, cpu_offload_bytes), *verdict.notes),
+        allocated=allocated,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What one kind of card holds after loading."""
+
+    stages: tuple[int, ...]
+    allocated: int
+
+
+def _load(
+    config: Mapping[str, Any],
+    tensors: Sequence[WeightTensor],
+    plan: QuantizationPlan | None,
+    rank: Rank,
+    pipeline_parallel_size: int,
+    cpu_offload_bytes: int,
+) -> _Load:
+    modules = rank_modules(tensors, plan, rank)
+    layers = max((max(t.layers) + 1 for t in tensors if t.layers), default=0)
+    tables = [*rotary_tables(config, rank.dtype_bytes, rank.version)]
+    if is_latent_attention(config) and (0, 10, 2) <= rank.version < (0, 25, 0):
+        tables.append(_MLA_WORKSPACE)
+    limit = _SPLIT_LIMIT if rank.version >= (0, 21, 0) else None
+    beside = sum(allocated_bytes(size, limit) for size in tables)
+    stages, allocated, start = [], [], 0
+    for index, count in enumerate(stage_layers(layers, pipeline_parallel_size)):
+        window = range(start, start + count)
+        held = [(m, _held(m, window, index, pipeline_parallel_size)) for m in modules]
+        size = sum(copies * (sum(m.sizes) + sum(m.extra)) for m, copies in held)
+        blocks = sum(
+            copies * sum(allocated_bytes(part, limit) for part in (*m.sizes, *m.extra)) for m, copies in held
+        )
+        offloaded = min(
+            cpu_offload_bytes, sum(copies * sum(m.sizes) for m, copies in held if m.layers is not None)
+        )
+        stages.append(size - offloaded)
+        allocated.append(blocks - offloaded + beside)
+        start += count
+    return _Load(tuple(stages), max(allocated))
+
+
+def _held(module: Module, window: range, stage: int, stages: int) -> int:
+    """How many copies of a module one pipeline stage holds."""
+    if module.layers is not None:
+        return module.copies * sum(layer in window for layer in module.layers)
+    first, last = stage == 0, stage == stages - 1
+    here = {"first": first, "last": last, "ends": first or last}.get(module.place, True)
+    return module.copies * here
+
+
+def _spread(values: Sequence[int]) -> Interval:
+    """The interval over the kinds of card; one kind is exact."""
+    ordered = sorted(values)
+    return Interval(ordered[0], ordered[len(ordered) // 2], ordered[-1])
+
+
+def _widened(
+    unexplained: int, total: Interval, per_stage: tuple[Interval, ...], allocated: Interval
+) -> tuple[Interval, tuple[Interval, ...], Interval]:
+    """The intervals, made to hold what the file has beyond (or short of) the config's arithmetic."""
+
+    def widen(interval: Interval) -> Interval:
+        if unexplained > 0:
+            return Interval(interval.low, interval.mid, interval.high + unexplained)
+        return Interval(max(0, interval.low + unexplained), interval.mid, interval.high)
+
+    return widen(total), tuple(widen(stage) for stage in per_stage), widen(allocated)
+
+
+def _explain(
+    parameters: int,
+    dtype: str,
+    plan: QuantizationPlan | None,
+    total: Interval,
+    allocated: Interval,
+    tensor_parallel_size: int,
+    per_stage: Sequence[Interval],
+) -> str:
+    what = f"{parameters:,} parameters"
+    if plan is None:
+        what += f" x {DTYPE_BYTES[dtype]} B"
+    else:
+        form = plan.default or plan.experts
+        what += f", {form.name if form else plan.method} where quantised, the rest {DTYPE_BYTES[dtype]} B"
+    where = []
+    if tensor_parallel_size > 1:
+        where.append(f"TP {tensor_parallel_size}")
+    if len(per_stage) > 1:
+        where.append(f"fullest of {len(per_stage)} stages")
+    spot = f" ({', '.join(where)})" if where else ""
+    size = f"{total.mid:,} B"
+    if not total.exact:
+        size += f" (between {total.low:,} and {total.high:,})"
+    beside = allocated.mid - total.mid
+    return f"{what}{spot}: {size}; with rotary tables and whole allocator blocks {beside:+,} B"
+
+
+def _notes(plan: QuantizationPlan | None, cpu_offload_bytes: int) -> list[str]:
+    notes = list(plan.notes) if plan else []
+    if plan is not None and plan.online:
+        notes.append(f"{plan.method} applied while loading: the files are unquantised")
+    if cpu_offload_bytes:
+        notes.append(f"{cpu_offload_bytes:,} B of decoder layers stay in host memory")
+    return notes

@@ -35,11 +35,11 @@ def deepseek_v4(sheet: Sheet, config: Mapping[str, Any]) -> None:
         sheet.norm(f"{LAYER}{block}_norm", hidden)
     _compressors(sheet, config)
     _mixture(sheet, config)
-    sheet.outside("last")
+    sheet.outside("every")
     sheet.tensor("hc_head_fn", (streams, streams * hidden), dtype="float32")
     sheet.tensor("hc_head_base", (streams,), dtype="float32")
     sheet.tensor("hc_head_scale", (1,), dtype="float32")
-    sheet.norm("norm", hidden)
+    sheet.outside("last").norm("norm", hidden)
     if not flag(config, "tie_word_embeddings"):
         sheet.tensor("head.weight", (vocab, hidden), "vocab")
 
@@ -49,7 +49,8 @@ def _attention(sheet: Sheet, config: Mapping[str, Any]) -> None:
     size, q_rank = required(config, "head_dim"), required(config, "q_lora_rank")
     groups, o_rank = required(config, "o_groups"), required(config, "o_lora_rank")
     prefix = f"{LAYER}attn."
-    sheet.tensor(f"{prefix}attn_sink", (heads,), "column", dtype="float32")
+    # Padded to the kernel's 64 heads, so not divided below that.
+    sheet.tensor(f"{prefix}attn_sink", (heads,), dtype="float32")
     module = f"{prefix}fused_wqa_wkv"
     sheet.linear(f"{prefix}wq_a", q_rank, hidden, module=module)
     sheet.linear(f"{prefix}wkv", size, hidden, module=module)

@@ -1,5 +1,4 @@
-"""Gemma 4: sliding and global layers of different head sizes, shared KV, per-layer embeddings, a mixture beside
-the dense block.
+"""Gemma 4: sliding and global layers of different head sizes, shared KV, per-layer embeddings, mixtures.
 
 Source: vLLM 0.32.0 `model_executor/models/gemma4.py`; the published config.json files.
 """

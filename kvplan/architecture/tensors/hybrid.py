@@ -1,7 +1,7 @@
 """Layers with recurrent state beside (or instead of) attention: GDN, Mamba 1 and 2.
 
-Sources: the families' published indexes; vLLM 0.32.0 `model_executor/layers/mamba/{mamba_mixer,mamba_mixer2}.py`,
-`model_executor/layers/mamba/gdn_linear_attn.py`, `model_executor/models/{qwen3_next,jamba,nemotron_h,…}.py`.
+Sources: the families' published indexes; vLLM 0.32.0 `model_executor/layers/mamba/mamba_mixer.py`,
+`mamba_mixer2.py`, `gdn_linear_attn.py`, `model_executor/models/{qwen3_next,jamba,nemotron_h,…}.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kvplan.architecture.tensors.sheet import optional, refuse, required
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kvplan.architecture.tensors.sheet import Sheet
+    from kvplan.architecture.tensors.sheet import Part, Sheet
 
 
 def gated_delta_net(sheet: Sheet, config: Mapping[str, Any], prefix: str, *, merged: bool) -> None:
@@ -125,7 +125,7 @@ def mamba2(
     norm: bool = True,
 ) -> None:
     """Mamba 2: gate, x, B, C and dt from one projection; B and C in groups, replicated like KV heads."""
-    in_parts = (
+    in_parts: tuple[Part, ...] = (
         (inner, "column", 0),
         (inner, "column", 0),
         (groups * state, "kv", groups),

@@ -24,7 +24,7 @@ def latent_attention(sheet: Sheet, config: Mapping[str, Any], prefix: str) -> No
     heads = required(config, "num_attention_heads")
     nope, rope = required(config, "qk_nope_head_dim"), required(config, "qk_rope_head_dim")
     value, rank = required(config, "v_head_dim"), required(config, "kv_lora_rank")
-    # A key that is absent is the class default (transformers' DeepseekV2Config and V3Config: 1536); null is none.
+    # Absent is the class default (transformers' DeepseekV2Config and DeepseekV3Config: 1536); null is none.
     q_rank = config.get("q_lora_rank", 1536)
     bias = flag(config, "attention_bias")
     module = f"{prefix}fused_qkv_a_proj"

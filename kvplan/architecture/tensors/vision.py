@@ -242,18 +242,20 @@ def moonvit(sheet: Sheet, config: Mapping[str, Any], text: Mapping[str, Any]) ->
     sheet.norm(f"{prefix}encoder.final_layernorm", width, bias=True)
     block = f"{prefix}encoder.blocks.{{block}}."
     sheet.outside("every", required(vision, "vt_num_hidden_layers", "num_hidden_layers"))
-    sheet.linear(f"{block}wqkv", 3 * width, width, "column", bias=True)
-    sheet.linear(f"{block}wo", width, width, "row", bias=True)
+    whole = {"quantizable": False, "bias": True}
+    sheet.linear(f"{block}wqkv", 3 * width, width, "column", **whole)
+    sheet.linear(f"{block}wo", width, width, "row", **whole)
     inner = required(vision, "vt_intermediate_size", "intermediate_size")
-    plain_mlp(sheet, width, inner, (f"{block}mlp.fc0", f"{block}mlp.fc1"), bias=True)
+    sheet.linear(f"{block}mlp.fc0", inner, width, "column", **whole)
+    sheet.linear(f"{block}mlp.fc1", width, inner, "row", **whole)
     for name in ("norm0", "norm1"):
         sheet.norm(block + name, width, bias=True)
     merge = optional(vision, "merge_kernel_size", (2, 2))
     joined = width * merge[0] * merge[1]
     prefix = "mm_projector." if "vt_hidden_size" in vision else "multi_modal_projector."
     sheet.outside("every").norm(f"{prefix}pre_norm", width, bias=True)
-    sheet.linear(f"{prefix}linear_1", joined, joined, bias=True)
-    sheet.linear(f"{prefix}linear_2", required(text, "hidden_size"), joined, bias=True)
+    sheet.linear(f"{prefix}linear_1", joined, joined, "replicated", **whole)
+    sheet.linear(f"{prefix}linear_2", required(text, "hidden_size"), joined, "replicated", **whole)
 
 
 def gemma4(sheet: Sheet, config: Mapping[str, Any], text: Mapping[str, Any]) -> None:
@@ -275,7 +277,6 @@ def gemma4(sheet: Sheet, config: Mapping[str, Any], text: Mapping[str, Any]) -> 
     )
     layer = f"{prefix}encoder.layers.{{block}}."
     sheet.outside("every", required(vision, "num_hidden_layers"))
-    whole = {"quantizable": False}
     for name, outputs, inputs in (
         ("self_attn.q_proj", heads * size, width),
         ("self_attn.k_proj", kv, width),
@@ -285,7 +286,7 @@ def gemma4(sheet: Sheet, config: Mapping[str, Any], text: Mapping[str, Any]) -> 
         ("mlp.up_proj", required(vision, "intermediate_size"), width),
         ("mlp.down_proj", width, required(vision, "intermediate_size")),
     ):
-        sheet.linear(f"{layer}{name}.linear", outputs, inputs, **whole)
+        sheet.linear(f"{layer}{name}.linear", outputs, inputs, quantizable=False)
     for name in ("self_attn.q_norm", "self_attn.k_norm"):
         sheet.norm(layer + name, size)
     for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
