@@ -56,8 +56,8 @@ def launch_from_log(
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     facts = parse_startup(lines)
     settings = settings_from_log(lines)
-    named = next((str(settings.pop(k)) for k in _MODEL_KEYS if settings.get(k)), None)
-    settings = {k: v for k, v in settings.items() if k in FIELD_NAMES}
+    named = next((str(settings[k]) for k in _MODEL_KEYS if settings.get(k)), None)
+    settings = {k: v for k, v in settings.items() if k in FIELD_NAMES and k not in _MODEL_KEYS}
     model = model or named
     device: Any = "cpu" if any(_ON_CPU.search(line) for line in lines) else "cuda"
     version = vllm_version or facts.vllm_version

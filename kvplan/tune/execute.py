@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kvplan.calibration.store import remember
 from kvplan.engine.plan import LaunchPlan, printable_command
 from kvplan.engine.server import EngineDiedError, EngineStartError, running_engine
 from kvplan.errors import FailureClass, KvplanError, LoadError
@@ -50,6 +51,8 @@ class EngineExecutor:
     gpu: str | None = None
     gpu_uuids: tuple[str, ...] = ()
     ready_timeout_s: float = 900.0
+    launches: Path | None = None
+    """The store that every real launch is added to; None keeps none (dry runs, tests)."""
 
     def plan(self, number: int, spec: TrialSpec) -> LaunchPlan:
         """The launch of a trial."""
@@ -95,6 +98,7 @@ class EngineExecutor:
             failure, evidence = error.failure, error.decisive_line or error.message
         except LoadError as error:
             failure, evidence = FailureClass.UNKNOWN, error.message
+        self._remember(session.launch)
         return Trial(
             number=number,
             spec=spec,
@@ -107,6 +111,15 @@ class EngineExecutor:
             non_kv_bytes=session.non_kv_bytes,
             wall_s=round(time.monotonic() - began, 3),
         )
+
+    def _remember(self, launch: Launch | None) -> None:
+        """Let later estimates learn from this launch; a store that cannot be written stops no trial."""
+        if launch is None or self.launches is None:
+            return
+        try:
+            remember(launch, self.launches)
+        except KvplanError as error:
+            self.tell(error.message)
 
     def _on_event(self, event: EngineEvent) -> None:
         self.tell(f"{event.kind.replace('_', ' ')} {event.text}".strip())

@@ -8,6 +8,8 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvplan.calibration.store import store_path
+from kvplan.config.project_file import read_project_file
 from kvplan.tune.assumed import AssumedServer
 from kvplan.tune.execute import EngineExecutor
 from kvplan.tune.identity import installed_vllm, run_context
@@ -98,6 +100,7 @@ def _run(prepared: Prepared, journal: Journal, watcher: Watcher) -> None:
         journal.folder,
         watcher,
         gpu=gpu["name"] if on_gpu else None,
+        launches=store_path(read_project_file()),
     )
     run = TuneRun(
         prepared.problem,
