@@ -268,7 +268,7 @@ def _compressed_tensors(quant: Mapping[str, Any]) -> QuantizationPlan:
 _CLASSES: Final = frozenset({"Linear", "FusedMoE", "MoE"})
 
 
-def _scheme(  # noqa: PLR0911  # one return a scheme reads best
+def _scheme(  # one return a scheme reads best
     quant: Mapping[str, Any], group: Mapping[str, Any]
 ) -> WeightFormat:
     """The format of one config group.

@@ -2,13 +2,13 @@
 
 What loading changes: the vocabulary is padded, KV heads are replicated beyond their number, tied heads are
 one tensor, layers for multi-token prediction stay in the file, float32 becomes the model's dtype, quantised
-layers take the layout of their kernel. Checked against vLLM's own classes (tests/data/weights_table.jsonl) and
-against what real starts printed (tests/data/weights_launches.jsonl, docs/weights.md).
+layers take the layout of their kernel. Checked against vLLM's own classes (tests/data/weights_table.jsonl)
+and against what real starts printed (tests/data/weights_launches.jsonl, docs/weights.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kvplan.architecture.quantization import QuantizationPlan, quantization_plan
@@ -51,9 +51,14 @@ class WeightsPerGpu:
     """One line with the numbers."""
     notes: tuple[str, ...] = ()
     """What loading changed, and what could not be told."""
-    allocated: Interval = field(default_factory=lambda: Interval.exactly(0))
-    """What loading leaves allocated on the fullest GPU, as in vLLM's "Model loading took": the weights, the
-    tables of rotary embeddings, and what the CUDA allocator rounds up."""
+    allocated_per_stage: tuple[Interval, ...] = ()
+    """What loading leaves allocated, as in vLLM's "Model loading took": the weights, the tables of rotary
+    embeddings, and what the CUDA allocator rounds up."""
+
+    @property
+    def allocated(self) -> Interval:
+        """What loading leaves allocated on the fullest GPU."""
+        return max(self.allocated_per_stage, key=lambda stage: stage.mid)
 
 
 def stage_layers(layers: int, pipeline_parallel_size: int) -> tuple[int, ...]:
@@ -126,21 +131,22 @@ def weights_per_gpu(
         for card in cards
     ]
     per_stage = tuple(_spread([load.stages[i] for load in loads]) for i in range(pipeline_parallel_size))
-    total = max(per_stage, key=lambda stage: stage.mid)
-    allocated = _spread([load.allocated for load in loads])
+    allocated = tuple(_spread([load.allocated[i] for load in loads]) for i in range(pipeline_parallel_size))
     parameters = sum(t.elements for t in tensors if t.stored)
     verdict = compare_with_stored(config, tensors, plan, stored, dtype)
     if verdict.unexplained:
-        total, per_stage, allocated = _widened(verdict.unexplained, total, per_stage, allocated)
+        per_stage = tuple(_widened(stage, verdict.unexplained) for stage in per_stage)
+        allocated = tuple(_widened(stage, verdict.unexplained) for stage in allocated)
+    total = max(per_stage, key=lambda stage: stage.mid)
     return WeightsPerGpu(
         bytes=total,
         per_stage=per_stage,
         parameters=parameters,
         exact=total.exact and not (plan and plan.online),
         source=verdict.source,
-        explanation=_explain(parameters, dtype, plan, total, allocated, tensor_parallel_size, per_stage),
+        explanation=_explain(parameters, dtype, plan, per_stage, allocated, tensor_parallel_size),
         notes=(*_notes(plan, cpu_offload_bytes), *verdict.notes),
-        allocated=allocated,
+        allocated_per_stage=allocated,
     )
 
 
@@ -149,7 +155,7 @@ class _Load:
     """What one kind of card holds after loading."""
 
     stages: tuple[int, ...]
-    allocated: int
+    allocated: tuple[int, ...]
 
 
 def _load(
@@ -181,7 +187,7 @@ def _load(
         stages.append(size - offloaded)
         allocated.append(blocks - offloaded + beside)
         start += count
-    return _Load(tuple(stages), max(allocated))
+    return _Load(tuple(stages), tuple(allocated))
 
 
 def _held(module: Module, window: range, stage: int, stages: int) -> int:
@@ -199,28 +205,23 @@ def _spread(values: Sequence[int]) -> Interval:
     return Interval(ordered[0], ordered[len(ordered) // 2], ordered[-1])
 
 
-def _widened(
-    unexplained: int, total: Interval, per_stage: tuple[Interval, ...], allocated: Interval
-) -> tuple[Interval, tuple[Interval, ...], Interval]:
-    """The intervals, made to hold what the file has beyond (or short of) the config's arithmetic."""
-
-    def widen(interval: Interval) -> Interval:
-        if unexplained > 0:
-            return Interval(interval.low, interval.mid, interval.high + unexplained)
-        return Interval(max(0, interval.low + unexplained), interval.mid, interval.high)
-
-    return widen(total), tuple(widen(stage) for stage in per_stage), widen(allocated)
+def _widened(interval: Interval, unexplained: int) -> Interval:
+    """The interval, made to hold what the file has beyond (or short of) the config's arithmetic."""
+    if unexplained > 0:
+        return Interval(interval.low, interval.mid, interval.high + unexplained)
+    return Interval(max(0, interval.low + unexplained), interval.mid, interval.high)
 
 
 def _explain(
     parameters: int,
     dtype: str,
     plan: QuantizationPlan | None,
-    total: Interval,
-    allocated: Interval,
-    tensor_parallel_size: int,
     per_stage: Sequence[Interval],
+    allocated: Sequence[Interval],
+    tensor_parallel_size: int,
 ) -> str:
+    fullest = max(range(len(per_stage)), key=lambda i: per_stage[i].mid)
+    total = per_stage[fullest]
     what = f"{parameters:,} parameters"
     if plan is None:
         what += f" x {DTYPE_BYTES[dtype]} B"
@@ -236,7 +237,7 @@ def _explain(
     size = f"{total.mid:,} B"
     if not total.exact:
         size += f" (between {total.low:,} and {total.high:,})"
-    beside = allocated.mid - total.mid
+    beside = allocated[fullest].mid - total.mid
     return f"{what}{spot}: {size}; with rotary tables and whole allocator blocks {beside:+,} B"
 
 
