@@ -1,15 +1,20 @@
-"""The `kvplan` command: registers one file a command and turns what they raise into exit codes."""
+"""The `kvplan` command: finds the command asked for and turns what it raises into exit codes."""
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
 from kvplan import __version__
 from kvplan.cli import COMMANDS, GROUPS
 from kvplan.errors import ExitCode, KvplanError
+
+_COMPLETION: Final = "_KVPLAN_COMPLETE"
+"""Set by the shell while it asks for completions (typer's own name for it)."""
 
 app = typer.Typer(
     name="kvplan",
@@ -36,10 +41,17 @@ def _root(
     """Plan, tune and gate the GPU memory of vLLM servers."""
 
 
-for _name, _command in COMMANDS:
-    app.command(_name)(_command)
-for _name, _group in GROUPS:
-    app.add_typer(_group, name=_name)
+def _register(argv: list[str]) -> None:
+    """Add the command that is asked for; all of them where none is, for --help and completion."""
+    asked = next((word for word in argv if not word.startswith("-")), None)
+    known = COMMANDS | GROUPS
+    names = [asked] if asked in known and _COMPLETION not in os.environ else list(known)
+    for name in names:
+        module = importlib.import_module(known[name])
+        if name in GROUPS:
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
 
 
 def main() -> NoReturn:
@@ -49,6 +61,7 @@ def main() -> NoReturn:
     stderr and exit 3, because Python's own 1 would read as "judged, and the answer is no".
     """
     try:
+        _register(sys.argv[1:])
         # Not standalone: typer then returns an exit code, and leaves usage errors to be said in one line.
         code = app(standalone_mode=False)
     except KvplanError as error:
