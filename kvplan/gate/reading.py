@@ -139,7 +139,7 @@ class Reading:
         num_gpus = around.num_gpus
         if num_gpus is None and around.gpus_from_parallelism:
             num_gpus = int(flags.get("tensor_parallel_size", 1)) * int(flags.get("pipeline_parallel_size", 1))
-        self.launches.append(
+        self._add(
             LaunchFound(
                 path=self.path,
                 line=place[0],
@@ -176,13 +176,21 @@ class Reading:
             )
         )
 
+    def _add(self, launch: LaunchFound) -> None:
+        """Keep a launch, unless the same line already gave one that differs in nothing that matters to memory.
+
+        A function that starts servers on several ports is one engine's configuration.
+        """
+        if not any(other.line == launch.line and _same_engine(other, launch) for other in self.launches):
+            self.launches.append(launch)
+
     def version_of(self, image: str | None) -> str | None:
         """The vLLM release of an image tag, else of a pip pin in the same file; None for `latest` and unknown."""
         if image is not None:
             plain = self.taint.split(image)
             name, _, tag = plain.text.partition("@")[0].rpartition(":")
             match = _TAG.fullmatch(tag)
-            if match and not plain.unknown and is_vllm_image(name):
+            if match and not plain.unknown and has_vllm_tag(name):
                 return match[1]
             if name and is_vllm_server_image(name):
                 return None
@@ -225,9 +233,30 @@ class Reading:
         return config_words(text_found, self, 0)
 
 
+_PLACE_ONLY: Final = frozenset({"port", "host", "uds", "served_model_name", "kv_transfer_config", "api_key", "seed"})
+
+
+def _same_engine(one: LaunchFound, other: LaunchFound) -> bool:
+    """Whether two launches differ in addresses and names only."""
+
+    def engine(launch: LaunchFound) -> tuple[object, ...]:
+        flags = {name: value for name, value in launch.flags.items() if name not in _PLACE_ONLY}
+        unresolved = {name for name in launch.unresolved_flags if name not in _PLACE_ONLY}
+        return launch.model, launch.gpu, launch.num_gpus, launch.name, launch.stage, flags, unresolved
+
+    return engine(one) == engine(other)
+
+
 def is_vllm_image(name: str) -> bool:
-    """Whether an image's name (without tag) says that it holds vLLM and its tag is vLLM's version."""
-    return bool(re.search(r"(^|/)vllm[\w.-]*$|/vllm/|(^|/)vllm/", name.lower()))
+    """Whether an image's name (without tag) says that it holds vLLM."""
+    return bool(re.search(r"(^|/)vllm[\w.-]*$|(^|/)vllm/", name.lower()))
+
+
+def has_vllm_tag(name: str) -> bool:
+    """Whether the image's tag is vLLM's version; forks and stacks number their own releases."""
+    return bool(re.search(r"(^|/)vllm/vllm-|(^|/)vllm-openai(-\w+)?$", name.lower())) and not re.search(
+        r"lmcache|llm-d|dynamo|aibrix", name.lower()
+    )
 
 
 def is_vllm_server_image(name: str) -> bool:

@@ -505,7 +505,9 @@ class ShellReader:
             value = self._vars.get("@")
             return list(value) if isinstance(value, list) else [self._taint.unknown("@")]
         subscript = next((child for child in node.named_children if child.type == "subscript"), None)
-        if subscript is None or node.child_by_field_name("operator") is not None:
+        operation = node.child_by_field_name("operator")
+        # ${A[@]+"${A[@]}"} is how older shells spell an array that may be empty.
+        if subscript is None or (operation is not None and self._text(operation) not in {"+", ":+"}):
             return None
         variable = subscript.child_by_field_name("name")
         index = subscript.child_by_field_name("index")

@@ -108,7 +108,12 @@ def _read_stage(reading: Reading, stage: _Stage) -> None:
         return
     place = stage.command or stage.entrypoint or {}
     image = Word(stage.image, int(place.get("startline", 0)) + 1)
+    before = len(reading.launches)
     commands.container(entry or None, command or [], around, image)
+    # An image that only sets vLLM as its entrypoint is a tool: its arguments come with the run.
+    reading.launches[before:] = [
+        launch for launch in reading.launches[before:] if launch.flags or launch.model or launch.unresolved != ("model",)
+    ]
 
 
 def _read_shell_form(

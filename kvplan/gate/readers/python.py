@@ -38,11 +38,19 @@ _RUNNERS: Final = re.compile(
     r"(subprocess\.(Popen|run|call|check_call|check_output)|Popen|os\.(system|popen|execv\w*|execl\w*|spawn\w*)"
     r"|asyncio\.create_subprocess_(exec|shell)|create_subprocess_(exec|shell)|pexpect\.spawn|sp\.(Popen|run))"
 )
+_TELLING: Final = re.compile(
+    r"\b(LLM|AsyncEngineArgs|EngineArgs|LLMConfig)\s*\(|[\"'\s]serve[\"'\s]|vllm\.entrypoints|import\s[^\n]*\b(LLM|EngineArgs)\b"
+)
+"""What a Python file must hold to be parsed at all: parsing is the dear part."""
 _GPU: Final = re.compile(r"([A-Za-z][\w -]*?)(?::(\d{1,3}))?!?")
 
 
 def read_python(reading: Reading) -> None:
     """Record every launch of a Python file."""
+    if "vllm" not in reading.text.lower() and "LLMConfig" not in reading.text:
+        return
+    if not _TELLING.search(reading.text):
+        return
     if len(reading.text) > MAX_PYTHON:
         reading.miss(1, "Python file too large to parse")
         return
@@ -76,7 +84,7 @@ class _PythonReader:
 
     def run(self) -> None:
         """Walk the module, then each function with the names that it sees."""
-        scope = Scope()
+        scope = Scope(lines=self._reading.text.split("\n"))
         for node in ast.walk(self._tree):
             if isinstance(node, ast.ImportFrom):
                 self._import_from(node)
@@ -132,7 +140,7 @@ class _PythonReader:
                 self._gpu, self._name = before, name
             case ast.If():
                 self._calls(node.test, scope)
-                self._branches([node.body, node.orelse], name_of(node.test), scope)
+                self._branches([node.body, node.orelse], name_of(node.test, scope), scope)
             case ast.For() | ast.AsyncFor() | ast.While():
                 if isinstance(node, ast.For | ast.AsyncFor) and isinstance(node.target, ast.Name):
                     scope.names[node.target.id] = Val(unknown=(node.target.id,))
@@ -248,7 +256,7 @@ class _PythonReader:
             elif isinstance(added.value, list):
                 target.value.extend(added.value)
             else:
-                target.value.append(Val(unknown=added.unknown or (name_of(node.args[0]),), line=node.lineno))
+                target.value.append(Val(unknown=added.unknown or (name_of(node.args[0], scope),), line=node.lineno))
             del target.value[5000:]
         elif isinstance(target.value, dict) and node.func.attr == "update":
             inner = fold(node.args[0], scope) if node.args else Val({})
@@ -296,6 +304,9 @@ class _PythonReader:
                 values.setdefault(name, fold(argument, scope))
         result = ParsedFlags()
         _take(values, result)
+        if not node.args and all(k.arg is None and _is_engine_copy(k.value) for k in node.keywords) and node.keywords:
+            # LLM(**asdict(engine_args)): the EngineArgs call is the launch.
+            return
         place = (node.lineno, node.col_offset + 1)
         self._reading.record(result, place, self._around())
 
@@ -420,6 +431,15 @@ _LLM_ONLY: Final = frozenset(
         "attention_config",
     }
 )
+
+
+def _is_engine_copy(node: ast.expr) -> bool:
+    """`asdict(engine_args)`, `vars(engine_args)`, `engine_args.__dict__`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "__dict__"
+    return isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in {"asdict", "vars"} and bool(
+        node.args and "args" in dotted(node.args[0]) and dotted(node.args[0]) != "args"
+    )
 
 
 def _copied(value: Val) -> Val:

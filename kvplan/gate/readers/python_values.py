@@ -49,6 +49,15 @@ class Scope:
     parent: Scope | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     """Defaults of an argparse parser of this file, by dest."""
+    lines: list[str] = field(default_factory=list)
+    """The file's lines; of the outermost scope only."""
+
+    def source(self) -> list[str]:
+        """The file's lines."""
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        return scope.lines
 
     def get(self, name: str) -> Val | None:
         """The value of a name, here or further out."""
@@ -69,12 +78,16 @@ class Scope:
         return None
 
 
-def name_of(node: ast.expr) -> str:
-    """The expression as people would name it."""
-    try:
-        return ast.unparse(node)[:120]
-    except (RecursionError, ValueError):
+def name_of(node: ast.expr, scope: Scope) -> str:
+    """The expression as it is written, for messages."""
+    lines = scope.source()
+    row = node.lineno - 1
+    if row >= len(lines):
         return "expression"
+    line = lines[row]
+    end = node.end_col_offset if node.end_lineno == node.lineno else None
+    text = line.encode()[node.col_offset : end].decode("utf-8", "replace")
+    return text[:120] if end is not None else f"{text[:117]}..."
 
 
 def dotted(node: ast.expr) -> str:
@@ -100,8 +113,8 @@ def fold(node: ast.expr, scope: Scope, depth: int = 0) -> Val:
     return result
 
 
-def _unknown(node: ast.expr) -> Val:
-    return Val(unknown=(name_of(node),))
+def _unknown(node: ast.expr, scope: Scope) -> Val:
+    return Val(unknown=(name_of(node, scope),))
 
 
 def _fold(node: ast.expr, scope: Scope, depth: int) -> Val:
@@ -110,7 +123,7 @@ def _fold(node: ast.expr, scope: Scope, depth: int) -> Val:
             return Val(node.value)
         case ast.Name():
             found = scope.get(node.id)
-            return Val(found.value, found.unknown, found.defaulted) if found is not None else _unknown(node)
+            return Val(found.value, found.unknown, found.defaulted) if found is not None else _unknown(node, scope)
         case ast.Attribute():
             return _attribute(node, scope)
         case ast.JoinedStr():
@@ -133,8 +146,8 @@ def _fold(node: ast.expr, scope: Scope, depth: int) -> Val:
             test = fold(node.test, scope, depth)
             if not test.unknown and not test.defaulted:
                 return fold(node.body if test.value else node.orelse, scope, depth)
-            return Val(unknown=(name_of(node.test),))
-    return _unknown(node)
+            return Val(unknown=(name_of(node.test, scope),))
+    return _unknown(node, scope)
 
 
 def _attribute(node: ast.Attribute, scope: Scope) -> Val:
@@ -143,7 +156,7 @@ def _attribute(node: ast.Attribute, scope: Scope) -> Val:
     if default is not None and base in {"args", "cli_args", "opts", "options", "parsed_args", "cfg"}:
         return Val(default, defaulted=(f"{base}.{node.attr}",))
     found = scope.get(f"{base}.{node.attr}") if base else None
-    return Val(found.value, found.unknown, found.defaulted) if found is not None else _unknown(node)
+    return Val(found.value, found.unknown, found.defaulted) if found is not None else _unknown(node, scope)
 
 
 def _joined(node: ast.JoinedStr, scope: Scope, depth: int) -> Val:
@@ -156,11 +169,11 @@ def _joined(node: ast.JoinedStr, scope: Scope, depth: int) -> Val:
             value = fold(part.value, scope, depth)
             plain = part.format_spec is None and part.conversion == -1
             if not plain or isinstance(value.value, list | dict):
-                value = Val(unknown=(name_of(part.value),))
+                value = Val(unknown=(name_of(part.value, scope),))
             result = result.with_names(value)
             out += "" if value.unknown else str(value.value)
         if len(out) > MAX_TEXT:
-            return _unknown(node)
+            return _unknown(node, scope)
     return Val(None if result.unknown else out, result.unknown, result.defaulted)
 
 
@@ -172,7 +185,7 @@ def _elements(node: ast.List | ast.Tuple, scope: Scope, depth: int) -> list[Val]
             if isinstance(inner.value, list):
                 items += inner.value
             else:
-                items.append(Val(unknown=inner.unknown or (name_of(element.value),), line=element.lineno))
+                items.append(Val(unknown=inner.unknown or (name_of(element.value, scope),), line=element.lineno))
         else:
             items.append(fold(element, scope, depth))
     return items[:5000]
@@ -187,7 +200,7 @@ def _dict(node: ast.Dict, scope: Scope, depth: int) -> Val:
             if isinstance(inner.value, dict):
                 items |= inner.value
             else:
-                names += inner.unknown or [name_of(value)]
+                names += inner.unknown or [name_of(value, scope)]
             continue
         name = fold(key, scope, depth)
         if isinstance(name.value, str | int):
@@ -203,7 +216,7 @@ def _binary(node: ast.BinOp, scope: Scope, depth: int) -> Val:
         more = (
             right.value
             if isinstance(right.value, list)
-            else [Val(unknown=right.unknown or (name_of(node.right),), line=node.lineno)]
+            else [Val(unknown=right.unknown or (name_of(node.right, scope),), line=node.lineno)]
         )
         return Val([*left.value, *more][:5000])
     if (
@@ -219,15 +232,15 @@ def _binary(node: ast.BinOp, scope: Scope, depth: int) -> Val:
     texts = isinstance(left.value, str) and isinstance(right.value, str) and isinstance(node.op, ast.Add)
     operation = _BINARY.get(type(node.op))
     if operation is None or not (numbers or texts):
-        return _unknown(node)
+        return _unknown(node, scope)
     if texts and len(left.value) + len(right.value) > MAX_TEXT:
-        return _unknown(node)
+        return _unknown(node, scope)
     try:
         value = operation(left.value, right.value)
     except (ArithmeticError, ValueError, TypeError):
-        return _unknown(node)
+        return _unknown(node, scope)
     if isinstance(value, int) and abs(value) > 2**80:
-        return _unknown(node)
+        return _unknown(node, scope)
     return Val(value).with_names(left, right)
 
 
@@ -239,7 +252,7 @@ def _unary(node: ast.UnaryOp, scope: Scope, depth: int) -> Val:
         return Val(not inner.value).with_names(inner)
     if isinstance(node.op, ast.USub) and isinstance(inner.value, int | float):
         return Val(-inner.value).with_names(inner)
-    return _unknown(node)
+    return _unknown(node, scope)
 
 
 def _or(node: ast.BoolOp, scope: Scope, depth: int) -> Val:
@@ -279,7 +292,7 @@ def _subscript(node: ast.Subscript, scope: Scope, depth: int) -> Val:
     base, index = fold(node.value, scope, depth), fold(node.slice, scope, depth)
     if isinstance(base.value, dict) and isinstance(index.value, str | int):
         found = base.value.get(str(index.value))
-        return Val(found.value, found.unknown, found.defaulted) if isinstance(found, Val) else _unknown(node)
+        return Val(found.value, found.unknown, found.defaulted) if isinstance(found, Val) else _unknown(node, scope)
     if (
         isinstance(base.value, list)
         and isinstance(index.value, int)
@@ -287,7 +300,7 @@ def _subscript(node: ast.Subscript, scope: Scope, depth: int) -> Val:
     ):
         item = base.value[index.value]
         return Val(item.value, item.unknown, item.defaulted)
-    return _unknown(node)
+    return _unknown(node, scope)
 
 
 def _call(node: ast.Call, scope: Scope, depth: int) -> Val:
@@ -314,15 +327,15 @@ def _call(node: ast.Call, scope: Scope, depth: int) -> Val:
         return _split(node, scope, depth)
     if isinstance(node.func, ast.Attribute):
         return _method(node, node.func, scope, depth)
-    return Val(unknown=(name_of(node),))
+    return Val(unknown=(name_of(node, scope),))
 
 
 def _convert(name: str, node: ast.Call, scope: Scope, depth: int) -> Val:
     inner = fold(node.args[0], scope, depth)
     if inner.unknown or isinstance(inner.value, list | dict):
-        return inner if inner.unknown else _unknown(node)
+        return inner if inner.unknown else _unknown(node, scope)
     if isinstance(inner.value, str) and len(inner.value) > 1000 and name in {"int", "float"}:
-        return _unknown(node)
+        return _unknown(node, scope)
     try:
         match name:
             case "int":
@@ -332,7 +345,7 @@ def _convert(name: str, node: ast.Call, scope: Scope, depth: int) -> Val:
             case "bool":
                 return Val(bool(inner.value)).with_names(inner)
     except (ValueError, TypeError, OverflowError):
-        return _unknown(node)
+        return _unknown(node, scope)
     return Val(str(inner.value)).with_names(inner)
 
 
@@ -343,7 +356,7 @@ def _dict_call(node: ast.Call, scope: Scope, depth: int) -> Val:
         if isinstance(inner.value, dict):
             items |= inner.value
         else:
-            items["**"] = Val(unknown=inner.unknown or (name_of(argument),))
+            items["**"] = Val(unknown=inner.unknown or (name_of(argument, scope),))
     items |= keywords(node, scope, depth)
     return Val(items)
 
@@ -359,7 +372,7 @@ def keywords(node: ast.Call, scope: Scope, depth: int = 0) -> dict[str, Val]:
         elif isinstance(value.value, dict):
             items = {**value.value, **items}
         else:
-            items["**"] = Val(unknown=value.unknown or (name_of(keyword.value),))
+            items["**"] = Val(unknown=value.unknown or (name_of(keyword.value, scope),))
     return items
 
 
@@ -377,11 +390,11 @@ def _split(node: ast.Call, scope: Scope, depth: int) -> Val:
 
     inner = fold(node.args[0], scope, depth)
     if inner.unknown or not isinstance(inner.value, str):
-        return inner if inner.unknown else _unknown(node)
+        return inner if inner.unknown else _unknown(node, scope)
     try:
         return Val([Val(word, line=node.lineno) for word in shlex.split(inner.value)])
     except ValueError:
-        return _unknown(node)
+        return _unknown(node, scope)
 
 
 def _method(node: ast.Call, func: ast.Attribute, scope: Scope, depth: int) -> Val:
@@ -411,16 +424,16 @@ def _method(node: ast.Call, func: ast.Attribute, scope: Scope, depth: int) -> Va
             try:
                 return Val(str(getattr(base.value, func.attr)(*texts))[:MAX_TEXT]).with_names(base)
             except TypeError:
-                return _unknown(node)
-    return _unknown(node)
+                return _unknown(node, scope)
+    return _unknown(node, scope)
 
 
 def _join(node: ast.Call, func: ast.Attribute, scope: Scope, depth: int) -> Val:
     separator, items = fold(func.value, scope, depth), fold(node.args[0], scope, depth)
     if isinstance(separator.value, str) and isinstance(items.value, list):
         # Kept as words: the places of the list's items are better than the joined text's.
-        return Val(items.value) if separator.value == " " else _unknown(node)
-    return _unknown(node)
+        return Val(items.value) if separator.value == " " else _unknown(node, scope)
+    return _unknown(node, scope)
 
 
 def plain(val: Val, names: list[str], depth: int = 0) -> Any:
