@@ -151,7 +151,9 @@ class Handler(BaseHTTPRequestHandler):
             if body.get("stream"):
                 self.stream(body, num_prompt, num_output)
             else:
-                self.answer(200, json.dumps(self.chunk("x" * num_output, self.usage(num_prompt, num_output))).encode())
+                self.answer(
+                    200, json.dumps(self.chunk("x" * num_output, self.usage(num_prompt, num_output))).encode()
+                )
         finally:
             with self.state.lock:
                 self.state.running -= 1
@@ -163,9 +165,8 @@ class Handler(BaseHTTPRequestHandler):
     def stream(self, body: dict[str, Any], num_prompt: int, num_output: int) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
+        self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        self.close_connection = True
         for index in range(num_output):
             time.sleep(SCRIPT.get("ttft_ms" if index == 0 else "itl_ms", 20 if index == 0 else 5) / 1000)
             if index == 3 and MOOD is Mood.STALLS:
@@ -176,15 +177,23 @@ class Handler(BaseHTTPRequestHandler):
         if body.get("stream_options", {}).get("include_usage"):
             last = self.chunk("", self.usage(num_prompt, num_output))
             self.event({**last, "choices": []})
-        self.wfile.write(b"data: [DONE]\n\n")
+        self.event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
 
-    def event(self, value: dict[str, Any]) -> None:
-        self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
+    def event(self, value: dict[str, Any] | str) -> None:
+        text = value if isinstance(value, str) else json.dumps(value)
+        data = f"data: {text}\n\n".encode()
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         self.wfile.flush()
 
     def chunk(self, text: str, usage: dict[str, int] | None = None) -> dict[str, Any]:
         choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": None}
-        record = {"id": "cmpl-fake", "object": "text_completion", "model": self.state.model, "choices": [choice]}
+        record = {
+            "id": "cmpl-fake",
+            "object": "text_completion",
+            "model": self.state.model,
+            "choices": [choice],
+        }
         return record if usage is None else {**record, "usage": usage}
 
     @staticmethod
@@ -210,7 +219,9 @@ class Handler(BaseHTTPRequestHandler):
         for name, (kind, value) in values.items():
             lines += [f"# TYPE {name} {kind}", f"{name}{labels} {float(value)}"]
         lines += ["# TYPE vllm:cache_config_info gauge"]
-        lines += ['vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="0",num_gpu_blocks="1024"} 1.0']
+        lines += [
+            'vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="0",num_gpu_blocks="1024"} 1.0'
+        ]
         return "\n".join(lines) + "\n"
 
     def answer(self, status: int, body: bytes) -> None:
@@ -243,7 +254,7 @@ def child() -> None:
 
 def touch(size: int) -> mmap.mmap:
     """Memory that is really there."""
-    memory = mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for offset in range(0, size, 4096):
         memory[offset] = 1
     return memory

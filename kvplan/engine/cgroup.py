@@ -28,6 +28,7 @@ class MemoryCgroup:
         """A new cgroup of that size below our own or at the top, or None where none can be made."""
         limit_bytes = limit_bytes // os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PAGE_SIZE")
         for version, parent in _possible_parents():
+            _remove_abandoned(parent)
             cgroup = cls(parent / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}", version, limit_bytes)
             try:
                 cgroup.path.mkdir()
@@ -91,6 +92,15 @@ class MemoryCgroup:
         # A card does not swap. Kernels without swap accounting have no such file.
         with contextlib.suppress(OSError):
             limit_with_swap.write_text(str(self.limit_bytes) if self.version == 1 else "0")
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove empty cgroups of kvplans that were killed before they could start anything."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        owner = path.name.removeprefix(_PREFIX).split("-")[0]
+        if owner.isdecimal() and not Path(f"/proc/{owner}").exists():
+            with contextlib.suppress(OSError):  # not empty: someone's guard is still at work
+                path.rmdir()
 
 
 def _possible_parents() -> list[tuple[int, Path]]:

@@ -20,6 +20,7 @@ import select
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,7 +137,8 @@ class Guard:
             boot_id=boot_id(),
             owner=owner.identity if owner else (0, 0),
             guard=me.identity if me else (0, 0),
-            tmp_dir=spec["tmp_dir"],
+            # Made here, not by kvplan, which may be killed before there is a guard.
+            tmp_dir=tempfile.mkdtemp(prefix="kvplan-", dir=spec["tmp_parent"]),
             cgroup=spec["cgroup"],
             shared_memory_before=[path.name for path in SHM_DIR.iterdir()] if SHM_DIR.is_dir() else [],
         )
@@ -159,7 +161,8 @@ class Guard:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self.spec["env"] | {LAUNCH_ID_VARIABLE: self.state.launch_id},
+                env=self.spec["env"]
+                | {LAUNCH_ID_VARIABLE: self.state.launch_id, "TMPDIR": self.state.tmp_dir},
                 cwd=self.spec["cwd"],
                 start_new_session=True,
                 preexec_fn=enter_cgroup,  # noqa: PLW1509  the guard has one thread

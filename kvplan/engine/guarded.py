@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -47,30 +46,25 @@ class GuardedProcess:
         self.gone = False
         self._state_path = lock.state_path
         self._rest = b""
-        tmp_dir = tempfile.mkdtemp(prefix="kvplan-")
         spec = {
             "launch_id": secrets.token_hex(16),
             "argv": list(command),
-            "env": {**environment, "TMPDIR": tmp_dir},
-            "cwd": tmp_dir,
+            "env": dict(environment),
+            "cwd": str(Path.cwd()),
             "log_path": str(log_path.resolve()),
             "state_path": str(lock.state_path),
-            "tmp_dir": tmp_dir,
+            "tmp_parent": tempfile.gettempdir(),
             "cgroup": None if cgroup is None else str(cgroup.path),
             "cgroup_procs": None if cgroup is None else str(cgroup.procs_file),
         }
         root = str(Path(__file__).parents[2])
-        try:
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _BOOT, root],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-                pass_fds=lock.fds,
-            )
-        except BaseException:
-            shutil.rmtree(tmp_dir, ignore_errors=True)
-            raise
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _BOOT, root],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=lock.fds,
+        )
         self._stdin, self._stdout = (
             cast("IO[bytes]", self._guard.stdin),
             cast("IO[bytes]", self._guard.stdout),
@@ -101,8 +95,7 @@ class GuardedProcess:
 
     def ask_to_stop(self, grace_s: float = 0.0) -> None:
         """Have all of it ended, without waiting."""
-        with contextlib.suppress(OSError, ValueError):  # the guard, or the pipe to it, is gone: so be it
-            self._say(f"stop {grace_s}")
+        self._say(f"stop {grace_s}")
 
     def stop(self, grace_s: float) -> None:
         """End all of it, and return when it is gone. May be called again."""
@@ -118,8 +111,11 @@ class GuardedProcess:
         self._stdout.close()
 
     def _say(self, line: str) -> None:
-        self._stdin.write(line.encode() + b"\n")
-        self._stdin.flush()
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # the guard, or the pipe to it, is gone: `poll` will tell
+            self._stdin.write(line.encode() + b"\n")
+            self._stdin.flush()
 
     def _take(self, event: Mapping[str, Any]) -> None:
         match event["event"]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvplan.engine import gpu
-from kvplan.engine.process_tree import SHM_DIR, all_processes, descendants, shared_memory_of
+from kvplan.engine.process_tree import all_processes, descendants
 from kvplan.units import KIB, format_gib
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ _INTERVAL_S: Final = 0.25
 _MAX_SAMPLES: Final = 20_000
 _LOST_AFTER: Final = 3
 """Failed questions to NVML in a row after which the card counts as gone."""
-_BLOCK: Final = 512
 
 
 class MemorySampler:
@@ -126,20 +125,13 @@ class MemorySampler:
 
 def tree_bytes(pids: Iterable[int]) -> int:
     """Memory of a process tree: each shared segment once, file pages (which can be dropped) not at all."""
-    pids = list(pids)
-    anonymous = sum(_anonymous_bytes(pid) for pid in pids)
-    return anonymous + sum(_allocated_bytes(SHM_DIR / name) for name in shared_memory_of(pids))
+    return sum(_process_bytes(pid) for pid in pids)
 
 
-def _anonymous_bytes(pid: int) -> int:
+def _process_bytes(pid: int) -> int:
+    """Anonymous pages, and the process's share of the shared ones: among n processes each bears an nth."""
     with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * KIB
-    return 0
-
-
-def _allocated_bytes(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.stat().st_blocks * _BLOCK
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        wanted = [line.split() for line in rollup if line.startswith(("Pss_Anon:", "Pss_Shmem:"))]
+        return sum(int(words[1]) for words in wanted) * KIB
     return 0

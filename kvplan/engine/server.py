@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.1
 _PROBE_TIMEOUT_S: Final = 5.0
+_DYING_S: Final = 1.0
 _GRACE_S: Final = 2.0
 _FREE_TIMEOUT_S: Final = 60.0
 _PORTS: Final = range(20_000, 30_000)
@@ -159,6 +160,19 @@ class Engine:
             self._failed = self._error(failure)
         if self._failed is not None:
             raise self._failed
+
+    def check_for(self, seconds: float) -> None:
+        """Look again and again for so long.
+
+        Raises:
+            EngineDiedError: as `check` does.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            self.check()
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(_POLL_S)
 
     def wait_ready(self) -> None:
         """Wait until vLLM answers under our name.
@@ -288,7 +302,8 @@ def running_engine(
             try:
                 yield engine
             except Exception:
-                engine.check()
+                # A client sees a broken connection before the process behind it has quite died.
+                engine.check_for(_DYING_S)
                 raise
             engine.check()
         finally:
@@ -314,8 +329,8 @@ def choose_port(wanted: int | None = None) -> int:
                 reason = error.strerror
             else:
                 return port
-    what = f"port {wanted}" if wanted is not None else "none of 100 ports tried"
-    raise InputError(f"{what} can be used: {reason}", "name another one, or none: a free one is chosen")
+    what = "no free port was found" if wanted is None else f"port {wanted} can't be used"
+    raise InputError(f"{what}: {reason}", "name another one, or none: a free one is chosen")
 
 
 def _cards(plan: LaunchPlan) -> list[gpu.GpuMemory]:
