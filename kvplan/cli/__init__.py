@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "report": "kvplan.cli.report",
     "check": "kvplan.cli.check",
     "bench": "kvplan.cli.bench",
+    "workload": "kvplan.cli.workload",
 }
 """Command name -> module whose function of that name it is, in the order of --help."""
 

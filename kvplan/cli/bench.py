@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvplan.cli.estimate import Format
+from kvplan.cli.output import emit
 from kvplan.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def bench(
     )
     outcome = asyncio.run(run_bench(plan, tell=lambda line: typer.echo(line, err=True)))
     if outcome.measurements:
-        typer.echo(render_bench(outcome.measurements, plan.endpoint.base_url, model, output_format.value))
+        emit(render_bench(outcome.measurements, plan.endpoint.base_url, model, output_format.value))
     if outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     answered = all(measurement.summary.completed for measurement in outcome.measurements)

@@ -67,7 +67,7 @@ class Marginal:
             if self.mean is not None and abs(self.mean - shortest) > 0.5:
                 raise InputError(f"mean {self.mean:g} contradicts lengths that are all {shortest:g}")
             return 0.0
-        if not shortest < self.mean < shortest + spread:
+        if not shortest <= self.mean <= shortest + spread:
             raise InputError(
                 f"mean {self.mean:g} contradicts the percentiles",
                 f"they allow a mean between {shortest:g} and {shortest + spread:g}",

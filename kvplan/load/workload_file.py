@@ -15,7 +15,7 @@ import yaml
 
 from kvplan.catalog.names import nearest
 from kvplan.errors import InputError, UnknownNameError
-from kvplan.load.lengths import LengthSample, Marginal, pair
+from kvplan.load.lengths import LengthSample, Marginal, merge, pair
 from kvplan.load.workload import SCHEMA, Arrivals, ClosedLoop, Poisson, Trace, Workload
 
 if TYPE_CHECKING:
@@ -66,9 +66,19 @@ def read_workload(path: Path) -> Workload:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        root = yaml.compose(text, Loader=_LOADER)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
+    return parse_workload(text, path)
+
+
+def parse_workload(text: str, path: Path) -> Workload:
+    """The workload of a file's text; `path` is for messages and the default name.
+
+    Raises:
+        InputError: not YAML, an unknown key (with the nearest known one) or a wrong value.
+    """
+    try:
+        root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError(f"{path}:{line}: not YAML: {error.problem}") from error
@@ -203,17 +213,33 @@ def _lengths(node: _Node) -> dict[str, Any]:
     dependence = keys["dependence"].text() if "dependence" in keys else "comonotone"
     if dependence not in {"comonotone", "independent"}:
         keys["dependence"].refuse(f"{dependence!r} is unknown", "comonotone or independent")
-    if "longest" in keys:
-        keys["longest"].refuse("goes with samples only", "write input: {max: ...} and output: {max: ...}")
     inputs, outputs = _marginal(keys["input"]), _marginal(keys["output"])
     fixed = len({*(x for _, x in inputs.knots)}) == len({*(x for _, x in outputs.knots)}) == 1
+    samples = pair(inputs, outputs, "independent" if dependence == "independent" else "comonotone")
+    longest_input, longest_total = inputs.knots[-1][1], inputs.knots[-1][1] + outputs.knots[-1][1]
+    if "longest" in keys:
+        limit = keys["longest"].mapping(("total",))
+        if "total" not in limit:
+            keys["longest"].refuse("total is missing")
+        longest_total = min(longest_total, limit["total"].whole(low=2))
+        longest_input = min(longest_input, longest_total - 1)
+        samples = _cut(samples, longest_total)
     return {
-        "samples": pair(inputs, outputs, "independent" if dependence == "independent" else "comonotone"),
-        "longest_input_stated": inputs.knots[-1][1],
-        "longest_total_stated": inputs.knots[-1][1] + outputs.knots[-1][1],
+        "samples": samples,
+        "longest_input_stated": longest_input,
+        "longest_total_stated": longest_total,
         "lengths_from": "fixed" if fixed else "percentiles",
         "dependence": None if fixed else dependence,
     }
+
+
+def _cut(samples: tuple[LengthSample, ...], longest_total: int) -> tuple[LengthSample, ...]:
+    """Requests that the server would not admit, or would cut short, at the longest that it does."""
+    cut = []
+    for sample in samples:
+        input_len = min(sample.input_len, longest_total - 1)
+        cut.append(LengthSample(input_len, min(sample.output_len, longest_total - input_len), sample.count))
+    return merge(cut)
 
 
 def _sample(node: _Node) -> LengthSample:
