@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.report.table import render_table
-from kvplan.units import format_duration, format_gib
+from kvplan.units import GIB, format_bytes, format_duration, format_gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,8 +62,10 @@ def utilization(value: float | None) -> str:
 
 
 def gib(value: float | None) -> str:
-    """GiB with two decimals, or n/a."""
-    return UNKNOWN if value is None else format_gib(value)
+    """GiB with two decimals, MiB and less in their own unit, or n/a."""
+    if value is None:
+        return UNKNOWN
+    return format_gib(value) if value >= GIB / 10 else format_bytes(round(value))
 
 
 def _headline(report: TuneReport, *, markdown: bool) -> str:

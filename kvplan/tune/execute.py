@@ -7,7 +7,7 @@ import contextlib
 import json
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -53,6 +53,7 @@ class EngineExecutor:
     ready_timeout_s: float = 900.0
     launches: Path | None = None
     """The store that every real launch is added to; None keeps none (dry runs, tests)."""
+    _started: float | None = field(default=None, init=False)
 
     def plan(self, number: int, spec: TrialSpec) -> LaunchPlan:
         """The launch of a trial."""
@@ -79,7 +80,7 @@ class EngineExecutor:
             KvplanError: nothing could be launched at all (no vLLM, no memory); nothing of it is running.
             KeyboardInterrupt: passed on, after vLLM was stopped.
         """
-        began = time.monotonic()
+        began, self._started = time.monotonic(), None
         plan = self.plan(number, spec)
         shutil.rmtree(plan.work_dir, ignore_errors=True)  # what an interrupted attempt left
         plan.work_dir.mkdir(parents=True)
@@ -109,7 +110,7 @@ class EngineExecutor:
             evidence=evidence,
             kv_cache_bytes=session.kv_cache_bytes or spec.settings.kv_cache_memory_bytes,
             non_kv_bytes=session.non_kv_bytes,
-            wall_s=round(time.monotonic() - began, 3),
+            wall_s=round(time.monotonic() - (self._started or began), 3),
         )
 
     def _remember(self, launch: Launch | None) -> None:
@@ -122,6 +123,9 @@ class EngineExecutor:
             self.tell(error.message)
 
     def _on_event(self, event: EngineEvent) -> None:
+        if event.kind == "starting":
+            # Waiting for somebody else's engine is no time of this trial.
+            self._started = time.monotonic()
         self.tell(f"{event.kind.replace('_', ' ')} {event.text}".strip())
 
     def tell(self, text: str) -> None:
@@ -165,7 +169,8 @@ class _Session:
         problem, facts = self._executor.problem, engine.launch.facts
         if problem.device == "cpu":
             self.kv_cache_bytes = self._spec.settings.kv_cache_memory_bytes
-            resident = worker_resident_bytes(engine.pids())
+            # Without a process of that name the worker is part of another: then all of them are counted.
+            resident = worker_resident_bytes(engine.pids()) or engine.used_bytes()
             if resident is not None and self.kv_cache_bytes is not None:
                 # vLLM fills the KV cache with zeros at start, so all of it is resident by now.
                 self.non_kv_bytes = max(0, resident - self.kv_cache_bytes)

@@ -56,11 +56,15 @@ class TuneRun:
     budget: Budget
     probe_utilization: float = 0.9
     _finished: dict[str, Trial] = field(init=False)
+    _made: int = field(init=False)
     _context: Mapping[str, Any] = field(init=False)
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._finished = self.journal.contents.finished()
+        # An unexplained failure is no answer: a run that goes on asks again.
+        known = self.journal.contents.finished()
+        self._finished = {key: trial for key, trial in known.items() if trial.status != "failed"}
+        self._made = len(self.journal.contents.trials)
         self._context = self.journal.contents.header["context"]
         self._began = time.monotonic() - self.journal.contents.measured_s
 
@@ -103,7 +107,8 @@ class TuneRun:
         if known is not None:
             # The sentence and the phase belong to this asking; what was measured belongs to the key.
             return dataclasses.replace(known, spec=spec)
-        number = len(self._finished) + 1
+        self._made += 1
+        number = self._made
         self.journal.append("trial_started", number=number, key=key, spec=spec.as_dict())
         self.watcher.trial_begins(number, spec)
         trial = self.executor.execute(number, spec)

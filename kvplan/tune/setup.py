@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvplan import __version__
 from kvplan.config.project_file import FILE_NAME, read_project_file
 from kvplan.config.serving import ServingConfig
-from kvplan.errors import InputError, KvplanError
+from kvplan.errors import InputError
 from kvplan.planning import PlanRequest, plan_for
 from kvplan.tune.identity import installed_vllm, run_context, workload_from_record
 from kvplan.tune.problem import Budget, Constraints, Device, Lengths, Objective, Problem, Space
@@ -362,16 +362,16 @@ def _assumed(planned: Planned, problem: Problem) -> Assumed:
     """What the memory model expects of memory outside the KV cache.
 
     Raises:
-        KvplanError: not even the weights fit.
+        InputError: not even the weights fit.
     """
     answer = planned.planner.estimate(problem.base_settings().with_flags(gpu_memory_utilization=0.9))
     total = answer.gpu.total_bytes
     kv_bytes = next(line.bytes.mid for line in answer.budget.lines if line.name == "kv_cache")
     non_kv = answer.budget.requested_bytes - kv_bytes
     outside = answer.overhead.outside_budget.mid + answer.overhead.cuda_graphs_outside.mid
-    if non_kv >= total:
-        raise KvplanError(
-            f"{format_gib(non_kv)} are needed before the KV cache, the card has {format_gib(total)}",
+    if answer.weights.bytes.low >= total:
+        raise InputError(
+            f"the weights are {format_gib(answer.weights.bytes.low)}, the card has {format_gib(total)}",
             "kvplan estimate shows the ledger",
         )
     # Low enough to start even at the unlucky end of what the model expects, high enough to hold KV cache.
