@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvplan.memory.overhead.coefficients import Coefficients
 
 OVER_PROMISE_PERCENT: Final = 2.0
-TARGET_COVERAGE: Final = 0.82
+TARGET_COVERAGE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from kvplan.memory.budget import requested_bytes
 from kvplan.memory.overhead.fitted import FITTED
 from kvplan.memory.overhead.model import terms_of
+from kvplan.memory.overhead.resident import outside_bytes
 from kvplan.units import GIB
 
 if TYPE_CHECKING:
@@ -29,9 +30,15 @@ if TYPE_CHECKING:
 
     Vector = NDArray[np.float64]
 
-Figure = Literal["activations", "non_torch", "graphs", "sum"]
+Figure = Literal["activations", "non_torch", "graphs", "sum", "outside"]
 
-_SCALE_GIB: Final[dict[Figure, float]] = {"activations": 0.05, "non_torch": 0.05, "graphs": 0.2, "sum": 0.1}
+_SCALE_GIB: Final[dict[Figure, float]] = {
+    "activations": 0.05,
+    "non_torch": 0.05,
+    "graphs": 0.2,
+    "sum": 0.1,
+    "outside": 0.2,
+}
 """A residual of this size counts as 1; larger ones count less and less (soft L1)."""
 
 
@@ -58,6 +65,7 @@ PRIORS: Final[dict[str, Prior]] = {
     "peers_nccl_hopper_gib": Prior(1, 1),
     "peers_fused_gib": Prior(1, 1),
     "context_gib": Prior(0.45, 0.1),
+    "peers_outside_gib": Prior(1, 0.5),
     "unified_gib": Prior(2, 2),
     "graph_pool_gib": Prior(0.1, 0.2),
     "graph_hopper_gib": Prior(0.1, 0.2),
@@ -93,6 +101,9 @@ def targets_of(cases: Sequence[Case]) -> list[Target]:
         graphs = launch.cudagraph_estimate_bytes or launch.cudagraph_bytes
         if graphs is not None and graphs > 0 and case.settings.vllm_version >= (0, 18, 0):
             found.append(Target(case, "graphs", graphs / GIB))
+        if launch.free_at_start_bytes is not None and launch.gpu_total_bytes is not None:
+            outside = launch.gpu_total_bytes - launch.free_at_start_bytes
+            found.append(Target(case, "outside", outside / GIB))
         charged = charged_gib(case)
         if charged is not None and launch.activation_bytes is None:
             found.append(Target(case, "sum", charged))
@@ -120,6 +131,8 @@ def predicted_gib(target: Target, fitted: Coefficients) -> float:
         return terms.resident.bytes / GIB
     if target.figure == "graphs":
         return terms.graph_bytes / GIB
+    if target.figure == "outside":
+        return outside_bytes(target.case.facts, terms.era, fitted) / GIB
     charged_graphs = terms.graph_bytes if terms.era.graphs_charged else 0
     return (terms.activations.bytes + terms.resident.bytes + charged_graphs) / GIB
 

@@ -74,6 +74,8 @@ class PublicLaunch:
     cudagraph_bytes: int | None
     cudagraph_estimate_bytes: int | None
     kv_cache_bytes: int | None
+    free_at_start_bytes: int | None
+    """Of the first snapshot: the card less the CUDA context and what was made before it."""
     other_flags: str
     remarks: str
     why_outside: str | None
@@ -148,6 +150,7 @@ def _launch(record: Mapping[str, Any]) -> PublicLaunch:
         cudagraph_bytes=_bytes(record, "cudagraph_gib"),
         cudagraph_estimate_bytes=_bytes(record, "cudagraph_estimate_gib"),
         kv_cache_bytes=_bytes(record, "kv_cache_gib"),
+        free_at_start_bytes=_bytes(record, "free_at_start_gib"),
         other_flags=record.get("other_flags") or "",
         why_outside=record.get("why_outside"),
         remarks=" ".join(remarks) if isinstance(remarks, list) else f"{remarks} {record.get('notes', '')}",

@@ -136,7 +136,8 @@ def encoder_kept_bytes(facts: OverheadInputs) -> int:
         return 0
     tokens = encoder_tokens(facts)
     pixels = tokens * facts.encoder.patches_per_token * facts.encoder.patch_values
-    return (tokens * facts.hidden_size + pixels) * facts.dtype_bytes
+    rows = tokens * facts.encoder.rows_per_token * facts.hidden_size
+    return (rows + pixels) * facts.dtype_bytes
 
 
 def encoder_bytes(facts: OverheadInputs, fitted: Coefficients) -> int:

@@ -37,6 +37,10 @@ class Coefficients:
     """The same with the fused all-reduce and symmetric-memory buffers of Hopper and newer, from 0.18."""
     context_gib: float
     """The CUDA context (outside the budget except in 0.8.0 to 0.9.0, which charge it)."""
+    peers_outside_gib: float
+    """What more than one GPU adds before the first snapshot, from 0.11: process groups, symmetric memory."""
+    own_kernels_rows: float
+    """Rows of the expert width per routed token that gpt-oss's own kernels leave reserved, unprofiled."""
     unified_gib: float
     """What a unified-memory machine adds: the process's own host memory counts as the GPU's."""
     graph_pool_gib: float

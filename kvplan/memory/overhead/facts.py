@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvplan.memory.overhead.inputs import EncoderShape, MoeShape, OverheadInputs
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 _DTYPE_BYTES: Final = {"float32": 4}
 _TOP_K: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k")
 _EXPERT_WIDTH: Final = ("moe_intermediate_size", "expert_intermediate_size", "intermediate_size")
-_MAX_ITEM_TOKENS: Final = 16384
-"""Of the Qwen-VL line, whose processors take images of up to 16,384 merged patches."""
+_MAX_IMAGE_TOKENS: Final = 16384
+_VIDEO_FRAMES: Final = {"Qwen2VLForConditionalGeneration": 14, "Qwen2_5_VLForConditionalGeneration": 14}
+"""Most frames of a dummy video; towers that came later make images the larger item."""
+_GEMMA4_VIDEO_TOKENS: Final = 32 * (70 + 8)
 
 
 def overhead_inputs(
@@ -38,6 +40,7 @@ def overhead_inputs(
         gpu: the card.
         weights_bytes_per_gpu: of the heaviest GPU.
     """
+    max_model_len = settings.max_model_len if settings.max_model_len > 0 else shape.max_model_len
     text = next((config[n] for n in ("text_config", "llm_config") if isinstance(config.get(n), dict)), config)
     return OverheadInputs(
         vllm_version=settings.vllm_version,
@@ -52,7 +55,7 @@ def overhead_inputs(
         head_dim=shape.head_dim,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_seqs=settings.max_num_seqs,
-        max_model_len=settings.max_model_len if settings.max_model_len > 0 else shape.max_model_len,
+        max_model_len=max_model_len,
         weights_bytes_per_gpu=weights_bytes_per_gpu,
         dtype_bytes=_DTYPE_BYTES.get(settings.dtype, 2),
         quantization=settings.quantization or _quantization(config, text),
@@ -63,7 +66,7 @@ def overhead_inputs(
         pipeline_parallel_size=settings.pipeline_parallel_size,
         enforce_eager=settings.enforce_eager,
         moe=_experts(shape, text),
-        encoder=_encoder(shape, config),
+        encoder=_encoder(shape, config, max_model_len),
         is_mla="kv_lora_rank" in text and text["kv_lora_rank"] is not None,
         has_sparse_indexer=text.get("index_topk") is not None,
         is_hybrid=shape.is_hybrid,
@@ -86,40 +89,81 @@ def _experts(shape: ModelShape, text: Mapping[str, Any]) -> MoeShape | None:
     return MoeShape(shape.num_experts, _first(text, _TOP_K) or 1, _first(text, _EXPERT_WIDTH))
 
 
-def _encoder(shape: ModelShape, config: Mapping[str, Any]) -> EncoderShape | None:
-    """The vision tower; None where the config shows none.
-
-    A tower with a fixed image size makes items of it; one without takes images up to the processor's limit.
-    """
-    vision = config.get("vision_config")
-    if not shape.is_multimodal or not isinstance(vision, dict):
+def _encoder(shape: ModelShape, config: Mapping[str, Any], max_model_len: int) -> EncoderShape | None:
+    """The vision tower; None where the config shows none."""
+    vision = _vision_config(config)
+    if not shape.is_multimodal or vision is None:
         return None
-    width = _first(vision, ("embed_dim", "hidden_size", "width"))
+    width = _first(vision, ("embed_dim", "vt_hidden_size", "hidden_size", "width"))
     if vision.get("embed_dim") and vision.get("mlp_ratio"):
         # Qwen2-VL: `hidden_size` is the language model's.
         inner = round(width * float(vision["mlp_ratio"]))
     else:
-        inner = _first(vision, ("intermediate_size", "mlp_dim"))
+        inner = _first(vision, ("intermediate_size", "vt_intermediate_size", "mlp_dim"))
     patch = _first(vision, ("patch_size",)) or 14
-    merge = _first(vision, ("spatial_merge_size",)) or _first(config, ("spatial_merge_size",)) or 2
-    tokens, per_token = _item_tokens(vision, config, patch=patch, merge=merge)
+    item = _largest_item(shape.architecture, vision, config, patch, max_model_len)
     frames = _first(vision, ("temporal_patch_size",)) or 1
     return EncoderShape(
         hidden_size=width,
         intermediate_size=inner or 4 * width,
-        patches_per_token=per_token,
+        patches_per_token=item.patches_per_token,
         patch_values=3 * frames * patch * patch,
-        max_item_tokens=tokens,
+        max_item_tokens=item.tokens,
+        rows_per_token=1 + len(vision.get("deepstack_visual_indexes") or ()),
     )
 
 
-def _item_tokens(
-    vision: Mapping[str, Any], config: Mapping[str, Any], *, patch: int, merge: int
-) -> tuple[int, int]:
-    """(tokens of the largest item, patches a token)."""
-    image = _first(vision, ("image_size",))
-    if vision.get("temporal_patch_size") or not image:
-        return _MAX_ITEM_TOKENS, merge * merge
-    patches = (image // patch) ** 2
+def _vision_config(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    for level in (config, config.get("thinker_config") or {}):
+        vision = level.get("vision_config")
+        if isinstance(vision, dict):
+            return vision
+    return None
+
+
+class _Item(NamedTuple):
+    """The largest single item that a processor makes."""
+
+    tokens: int
+    patches_per_token: int
+
+
+def _largest_item(
+    architecture: str, vision: Mapping[str, Any], config: Mapping[str, Any], patch: int, max_model_len: int
+) -> _Item:
+    """What the profile run encodes; the rules are those of vLLM's processing classes.
+
+    Source: vLLM 0.11.0 to 0.32.0 model_executor/models/qwen2_vl.py (images of 16,384 merged patches; videos
+    of at most 14 frames, two a step, and no more tokens than the context), gemma4_mm.py (32 frames of 70
+    tokens), mllama4.py (16 tiles and the whole), llava_next.py (the largest grid and the whole), pixtral.py.
+    """
+    merge = _first(vision, ("spatial_merge_size",)) or _first(config, ("spatial_merge_size",)) or 1
+    if vision.get("temporal_patch_size"):
+        steps = 1
+        if architecture in _VIDEO_FRAMES:
+            steps = max(1, min(_VIDEO_FRAMES[architecture] // 2, max_model_len // _MAX_IMAGE_TOKENS))
+        return _Item(steps * _MAX_IMAGE_TOKENS, merge * merge)
+    if vision.get("pooling_kernel_size"):
+        return _Item(_GEMMA4_VIDEO_TOKENS, 8)
+    if vision.get("init_pos_emb_height"):
+        patches = _first(vision, ("init_pos_emb_height",)) * _first(vision, ("init_pos_emb_width",))
+        return _Item(patches // 4, 4)
+    patches = ((_first(vision, ("image_size",)) or 1024) // patch) ** 2
     tokens = _first(config, ("mm_tokens_per_image", "image_seq_length")) or patches // (merge * merge)
-    return tokens, max(patches // tokens, 1)
+    ratio = vision.get("pixel_shuffle_ratio") or config.get("downsample_ratio")
+    if isinstance(ratio, float):
+        tokens = round(patches * ratio * ratio)
+    return _Item(tokens * _tiles(vision, config), max(patches // tokens, 1))
+
+
+def _tiles(vision: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    """Pieces that one image is cut into, with the whole beside them."""
+    if vision.get("pixel_shuffle_ratio"):
+        return 17
+    if isinstance(config.get("max_dynamic_patch"), int):
+        return int(config["max_dynamic_patch"]) + 1
+    grids = config.get("image_grid_pinpoints")
+    edge = _first(vision, ("image_size",))
+    if isinstance(grids, list) and edge:
+        return 1 + max(round(int(w) * int(h) / edge**2) for w, h in grids)
+    return 1

@@ -35,6 +35,8 @@ class EncoderShape:
     """Numbers that describe one patch: channels x frames x patch edge squared."""
     max_item_tokens: int
     """Language-model tokens of the largest single item that the processor makes."""
+    rows_per_token: int = 1
+    """Rows of the language model's hidden size that the tower gives per token (more with deep stacking)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Overhead:
     other: Interval
     """Charged memory that is not an activation: kernels, communicators, resident buffers, model error."""
     cuda_graphs_outside: Interval
-    """Graph memory that must find room beyond the budget."""
+    """Graph memory, and buffers that the profile run does not see, that must find room beyond the budget."""
     outside_budget: Interval
     """CUDA context and whatever else exists before vLLM's first snapshot."""
     warnings: tuple[str, ...] = ()

@@ -11,9 +11,14 @@ from kvplan.memory.overhead.eras import era_of
 from kvplan.memory.overhead.explain import Explainer
 from kvplan.memory.overhead.fitted import FITTED
 from kvplan.memory.overhead.graphs import graph_bytes
-from kvplan.memory.overhead.inputs import Overhead, OverheadInputs
-from kvplan.memory.overhead.resident import resident_of
-from kvplan.memory.overhead.spread import activation_interval, graph_interval, other_interval
+from kvplan.memory.overhead.inputs import Overhead, OverheadInputs, combine
+from kvplan.memory.overhead.resident import outside_bytes, resident_of, unprofiled_bytes
+from kvplan.memory.overhead.spread import (
+    activation_interval,
+    graph_interval,
+    other_interval,
+    outside_interval,
+)
 from kvplan.units import GIB, format_gib
 
 if TYPE_CHECKING:
@@ -60,14 +65,16 @@ def predict_overhead(facts: OverheadInputs, fitted: Coefficients = FITTED) -> Ov
         return _on_cpu(facts, fitted)
     terms = terms_of(facts, fitted)
     era = terms.era
-    graphs = graph_interval(terms.graph_bytes, fitted)
-    context = round(fitted.context_gib * GIB)
+    graphs = graph_interval(terms.graph_bytes)
+    outside = outside_bytes(facts, era, fitted)
+    unprofiled = unprofiled_bytes(facts, fitted)
+    late = Interval(unprofiled // 4, unprofiled, 2 * unprofiled)
     return Overhead(
         activations=activation_interval(facts, era, fitted, terms.activations),
         cuda_graphs=graphs if era.graphs_charged else _NOTHING,
         other=other_interval(facts, fitted, terms.resident),
-        cuda_graphs_outside=_NOTHING if era.graphs_charged else graphs,
-        outside_budget=_NOTHING if era.context_charged else Interval(context // 2, context, 2 * context),
+        cuda_graphs_outside=combine((late, _NOTHING if era.graphs_charged else graphs)),
+        outside_budget=outside_interval(outside),
         explainer=Explainer(facts, era, terms.activations, terms.resident, terms.graph_bytes),
     )
 

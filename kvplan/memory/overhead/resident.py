@@ -63,3 +63,27 @@ def _peers_gib(facts: OverheadInputs, era: Era, fitted: Coefficients) -> float:
     if is_hopper_or_newer_datacentre(facts) and era.peers_charged:
         return fitted.peers_nccl_hopper_gib
     return fitted.peers_hopper_gib if is_hopper_or_newer_datacentre(facts) else fitted.peers_gib
+
+
+def outside_bytes(facts: OverheadInputs, era: Era, fitted: Coefficients) -> int:
+    """What is on the card before vLLM's first snapshot: the CUDA context, and process groups from 0.11."""
+    if era.context_charged:
+        return 0
+    gpus = facts.tensor_parallel_size * facts.pipeline_parallel_size
+    groups = 0.0
+    if gpus > 1 and not era.peers_charged and is_hopper_or_newer_datacentre(facts):
+        groups = fitted.peers_outside_gib
+    return round((fitted.context_gib + groups) * GIB)
+
+
+def unprofiled_bytes(facts: OverheadInputs, fitted: Coefficients) -> int:
+    """What stays reserved after the profile run without having been in its peak.
+
+    gpt-oss's own expert kernels: its starts at 0.95 on 80 GB cards fail in the sampler's warm-up with 0.9 to
+    1.8 GiB gone that no line accounts for, halving with tensor parallelism.
+    """
+    if facts.moe is None or facts.quantization != "mxfp4":
+        return 0
+    routed = facts.max_num_batched_tokens * facts.moe.top_k
+    row = fitted.own_kernels_rows * facts.moe.intermediate_size / facts.tensor_parallel_size
+    return round(routed * row * facts.dtype_bytes)
