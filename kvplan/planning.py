@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from kvplan.memory.planner import Planner
 from kvplan.units import bytes_from_gib
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kvplan.catalog.model_source import ModelSource
     from kvplan.config.version import VllmVersion
     from kvplan.load.workload import Workload
@@ -40,6 +43,10 @@ class PlanRequest:
     revision: str | None = None
     offline: bool = False
     local_calibration: bool = True
+    used_gib: float | None = None
+    """Memory that others use on the card; None: what is seen on a card found here, else nothing."""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """VLLM_* variables of the server, given by name; those of this shell are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,8 @@ def plan_for(request: PlanRequest) -> Planned:
         gpu=gpu,
         rules=rules,
         lengths=request_lengths(request),
-        used_bytes=used_bytes,
+        used_bytes=used_bytes if request.used_gib is None else bytes_from_gib(request.used_gib),
+        environment=_environment(request, assumptions),
     )
     if request.local_calibration:
         _correct(planner, request.serving, source, assumptions, warnings)
@@ -145,6 +153,19 @@ def _from_project_file(request: PlanRequest) -> tuple[PlanRequest, list[str]]:
     }
     assumptions = [f"{name} {value} ({FILE_NAME})" for name, value in taken.items()]
     return dataclasses.replace(request, **taken), assumptions
+
+
+def _environment(request: PlanRequest, assumptions: list[str]) -> dict[str, str]:
+    """Variables that change vLLM's budget: given by name, or set in this shell, which a server inherits."""
+    from kvplan.config.side_memory import VARIABLES
+
+    inherited = {
+        name: value
+        for name in VARIABLES
+        if (value := os.environ.get(name)) and name not in request.environment
+    }
+    assumptions += [f"{name}={value} (this shell's environment)" for name, value in inherited.items()]
+    return {**inherited, **request.environment}
 
 
 def _version(request: PlanRequest, assumptions: list[str]) -> VllmVersion:

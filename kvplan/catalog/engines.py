@@ -40,8 +40,8 @@ def installed_vllm_version() -> VllmVersion | None:
     for folder in sys.path:
         if not Path(folder, "vllm").is_dir():
             continue
-        for entry in os.scandir(folder):
-            match = _DIST_INFO.fullmatch(entry.name)
+        for name in os.listdir(folder):  # noqa: PTH208  pathlib would cost the import
+            match = _DIST_INFO.fullmatch(name)
             if match:
                 return parse_vllm_version(match[1])
     return None

@@ -79,6 +79,12 @@ def estimate(
     workload: Annotated[
         str | None, typer.Option(help="A workload file or preset.", rich_help_panel=_WORKLOAD)
     ] = None,
+    used_gib: Annotated[
+        float | None, typer.Option(help="Memory that others use on the card (desktop, another engine).")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE of a VLLM_* variable of the server; repeatable.")
+    ] = None,
     profiles: Annotated[str | None, typer.Option(help="A folder of profiles that wins.")] = None,
     revision: Annotated[str | None, typer.Option(help="Revision of a hub model.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False,
@@ -146,6 +152,8 @@ def estimate(
         revision=revision,
         offline=offline,
         local_calibration=local_calibration,
+        used_gib=used_gib,
+        environment=_variables(env or []),
     )
     if compare or gpu == "all":
         from kvplan.report.variants import render_variants
@@ -178,3 +186,12 @@ def estimate(
     emit(report.render(output_format.value, explain=explain))
     says_no = report.starts == "no" or (fail_on is FailOn.TIGHT and report.starts == "tight")
     raise typer.Exit(ExitCode.NO if says_no or report.meets_target is False else ExitCode.OK)
+
+
+def _variables(assignments: list[str]) -> dict[str, str]:
+    """`NAME=VALUE` -> {NAME: VALUE}."""
+    pairs = [assignment.partition("=") for assignment in assignments]
+    for name, equals, _ in pairs:
+        if not equals or not name.startswith("VLLM_"):
+            raise InputError(f"--env {name!r} is not NAME=VALUE of a VLLM_* variable", "--env VLLM_X=1")
+    return {name: value for name, _, value in pairs}

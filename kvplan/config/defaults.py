@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kvplan.config.resolved import ResolvedSettings
+from kvplan.config.serving import FIELD_NAMES
+from kvplan.config.side_memory import side_memory
 from kvplan.errors import InputError
 from kvplan.units import GIB
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kvplan.architecture.model_shape import ModelShape
     from kvplan.config.serving import ServingConfig
     from kvplan.config.version_rules import VersionRules
@@ -26,20 +30,27 @@ _DTYPES: Final = {
 
 
 def resolve(
-    config: ServingConfig, *, rules: VersionRules, gpu: GpuSpec, shape: ModelShape
+    config: ServingConfig,
+    *,
+    rules: VersionRules,
+    gpu: GpuSpec,
+    shape: ModelShape,
+    environment: Mapping[str, str] | None = None,
 ) -> ResolvedSettings:
     """Every memory flag with vLLM's default for that version and card; `defaulted` names the filled ones.
 
     The defaults are those of a server (`vllm serve`), not of the offline `LLM` class.
 
     Raises:
-        InputError: a value that vLLM refuses before it looks at memory.
+        InputError: a value that vLLM refuses before it looks at memory, or a flag or variable that changes
+            the budget in a way that is not modelled.
 
     Source: vLLM 0.32.0 engine/arg_utils.py::get_batch_defaults and
     _set_default_max_num_seqs_and_batched_tokens_args; older versions by profiles/engines.
     """
     _check_ranges(config, rules)
     given = config.given()
+    side = side_memory(config.other_flags, environment or {})
     max_model_len = _max_model_len(config, rules, shape)
     chunked_prefill = config.enable_chunked_prefill
     if chunked_prefill is None:
@@ -57,7 +68,9 @@ def resolve(
         kv_cache_dtype=_given(config.kv_cache_dtype, "auto"),
         kv_cache_dtype_skip_layers=config.kv_cache_dtype_skip_layers or (),
         block_size=config.block_size,
-        kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+        kv_cache_memory_bytes=side.cpu_kv_cache_bytes
+        if side.cpu_kv_cache_bytes is not None and gpu.platform == "cpu"
+        else config.kv_cache_memory_bytes,
         num_gpu_blocks_override=config.num_gpu_blocks_override,
         quantization=config.quantization,
         tensor_parallel_size=_given(config.tensor_parallel_size, 1),
@@ -73,10 +86,16 @@ def resolve(
         attention_backend=config.attention_backend,
         mamba_cache_dtype=_given(config.mamba_cache_dtype, "auto"),
         mamba_ssm_cache_dtype=_given(config.mamba_ssm_cache_dtype, "auto"),
+        num_speculative_tokens=side.num_speculative_tokens,
+        max_loras=side.max_loras,
+        max_lora_rank=side.max_lora_rank,
+        cpu_offload_bytes=side.cpu_offload_bytes,
+        charges_cudagraphs=side.charges_cudagraphs,
+        allows_longer_max_model_len=side.allows_longer_max_model_len,
         defaulted=tuple(
             name
             for name in ResolvedSettings.__dataclass_fields__
-            if name not in given and name not in {"vllm_version", "defaulted"}
+            if name not in given and name in FIELD_NAMES
         ),
     )
 
@@ -128,12 +147,6 @@ def _max_model_len(config: ServingConfig, rules: VersionRules, shape: ModelShape
         if not rules.max_model_len_auto:
             raise InputError("--max-model-len auto is not known to that vLLM version", "it came with 0.14")
         return -1
-    if asked > shape.max_model_len:
-        raise InputError(
-            f"--max-model-len {asked} is longer than the model's own {shape.max_model_len} "
-            "(vLLM: User-specified max_model_len is greater than the derived max_model_len)",
-            f"give at most {shape.max_model_len}",
-        )
     return asked
 
 

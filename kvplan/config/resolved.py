@@ -42,5 +42,14 @@ class ResolvedSettings:
     mamba_cache_dtype: str = "auto"
     mamba_ssm_cache_dtype: str = "auto"
     num_speculative_tokens: int = 0
+    max_loras: int = 0
+    """Adapters resident at once; 0 without --enable-lora."""
+    max_lora_rank: int = 0
+    cpu_offload_bytes: int = 0
+    """Weights of one GPU that stay on the host (--cpu-offload-gb)."""
+    allows_longer_max_model_len: bool = False
+    """VLLM_ALLOW_LONG_MAX_MODEL_LEN."""
+    charges_cudagraphs: bool | None = None
+    """VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS; None: as the version does by default."""
     defaulted: tuple[str, ...] = ()
     """Names of the flags that were not given."""

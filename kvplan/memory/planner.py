@@ -6,13 +6,17 @@ gate can ask hundreds of thousands of times.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kvplan.architecture.tensors import weight_tensors
 from kvplan.config.defaults import resolve
 from kvplan.memory.estimate import Estimate, estimate
+from kvplan.memory.interval import Interval
 from kvplan.memory.kv_cache.plan import plan_kv_cache
-from kvplan.memory.overhead import overhead_inputs, predict_overhead
+from kvplan.memory.lora import lora_bytes
+from kvplan.memory.overhead import combine, overhead_inputs, predict_overhead
 from kvplan.memory.overhead.correction import corrected
 from kvplan.memory.weights import WeightsPerGpu, weights_per_gpu
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from kvplan.config.version_rules import VersionRules
     from kvplan.memory.capacity import RequestLengths
     from kvplan.memory.hardware import GpuSpec
+    from kvplan.memory.overhead import Overhead
     from kvplan.memory.overhead.correction import Correction
 
 
@@ -42,6 +47,8 @@ class Planner:
     lengths: RequestLengths | None = None
     used_bytes: int = 0
     """Memory already in use on the card by others."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """VLLM_* variables that the server will see."""
     correction: Correction | None = None
     """What launches of this model, card and version measured here."""
     _weights: dict[tuple[object, ...], WeightsPerGpu] = field(default_factory=dict, repr=False)
@@ -53,18 +60,26 @@ class Planner:
             InputError: flags that vLLM refuses before it looks at memory.
             UnsupportedModelError: no exact rule covers the model with these flags.
         """
-        settings = resolve(serving, rules=self.rules, gpu=self.gpu, shape=self.shape)
+        settings = resolve(
+            serving, rules=self.rules, gpu=self.gpu, shape=self.shape, environment=self.environment
+        )
         return self.estimate_resolved(settings)
 
     def estimate_resolved(self, settings: ResolvedSettings) -> Estimate:
         """The whole answer for settings whose defaults are filled in."""
-        plan = plan_kv_cache(self.shape, settings, self.gpu)
+        shape = self.shape
+        if settings.allows_longer_max_model_len:
+            shape = dataclasses.replace(
+                shape, longest_model_len=max(shape.longest_model_len, settings.max_model_len)
+            )
+        plan = plan_kv_cache(shape, settings, self.gpu)
         weights = self._weights_for(settings)
         overhead = predict_overhead(
             overhead_inputs(self.shape, self.model_config, settings, self.gpu, weights.bytes.mid)
         )
         if self.correction is not None:
             overhead = corrected(overhead, self.correction)
+        overhead = self._with_side_memory(overhead, settings)
         return estimate(
             shape=self.shape,
             gpu=self.gpu,
@@ -77,6 +92,32 @@ class Planner:
             used_bytes=self.used_bytes,
         )
 
+    def _with_side_memory(self, overhead: Overhead, settings: ResolvedSettings) -> Overhead:
+        """What flags without a line of their own add to `other`, and where graphs are charged."""
+        if settings.charges_cudagraphs is False:
+            nothing = Interval.exactly(0)
+            outside = combine((overhead.cuda_graphs, overhead.cuda_graphs_outside))
+            overhead = dataclasses.replace(overhead, cuda_graphs=nothing, cuda_graphs_outside=outside)
+        if settings.max_loras:
+            adapters = lora_bytes(
+                weight_tensors(self.model_config),
+                max_loras=settings.max_loras,
+                max_lora_rank=settings.max_lora_rank,
+                tensor_parallel_size=settings.tensor_parallel_size,
+                dtype_bytes=4 if settings.dtype == "float32" else 2,
+            )
+            said = (
+                f"LoRA buffers, {settings.max_loras} x rank {settings.max_lora_rank} on every linear layer: "
+                f"{adapters.mid:,} B"
+            )
+            before = overhead.explainer
+            overhead = dataclasses.replace(
+                overhead,
+                other=combine((overhead.other, adapters)),
+                explainer=lambda term: f"{before(term)}; {said}" if term == "other" else before(term),
+            )
+        return overhead
+
     def _weights_for(self, settings: ResolvedSettings) -> WeightsPerGpu:
         key = (
             settings.dtype,
@@ -85,6 +126,7 @@ class Planner:
             settings.pipeline_parallel_size,
             settings.data_parallel_size,
             settings.enable_expert_parallel,
+            settings.cpu_offload_bytes,
         )
         if key not in self._weights:
             self._weights[key] = weights_per_gpu(
@@ -96,6 +138,7 @@ class Planner:
                 pipeline_parallel_size=settings.pipeline_parallel_size,
                 enable_expert_parallel=settings.enable_expert_parallel,
                 data_parallel_size=settings.data_parallel_size,
+                cpu_offload_bytes=settings.cpu_offload_bytes,
                 vllm_version=settings.vllm_version,
             )
         return self._weights[key]
