@@ -170,7 +170,8 @@ def _mxfp4_experts(
     triton_kernels of vLLM 0.19.1 `tensor_details/layout_details/hopper_{value,scale}.py`.
     """
     down = tensor.role == "expert_row"
-    if rank.capability[0] == 9:
+    # Triton's kernels need PyTorch 2.8, which came with 0.10.2.
+    if rank.capability[0] == 9 and rank.version >= (0, 10, 2):
         return _mxfp4_hopper(rows, columns, down=down, rank=rank)
     hidden, inner = 256, 128
     if rank.capability[0] == 10 and rank.version < (0, 32, 0):

@@ -156,6 +156,24 @@ def llama(sheet: Sheet, config: Mapping[str, Any]) -> None:
     llama_like(sheet, config, bias=bias, out_bias=out_bias, mlp_bias=flag(config, "mlp_bias"))
 
 
+def smollm3(sheet: Sheet, config: Mapping[str, Any]) -> None:
+    """SmolLM3: Llama, tied unless it says otherwise."""
+    bias = flag(config, "attention_bias")
+    llama_like(sheet, config, bias=bias, out_bias=bias, mlp_bias=flag(config, "mlp_bias"), tied=True)
+
+
+def ernie(sheet: Sheet, config: Mapping[str, Any]) -> None:
+    """ERNIE 4.5, dense: one flag for all biases, tied."""
+    bias = flag(config, "use_bias")
+    llama_like(sheet, config, bias=bias, out_bias=bias, mlp_bias=bias, tied=True)
+
+
+def exaone4(sheet: Sheet, config: Mapping[str, Any]) -> None:
+    """EXAONE 4: norms after the blocks, and over each query and key head."""
+    norms = ("post_attention_layernorm", "post_feedforward_layernorm")
+    llama_like(sheet, config, query_key_norm=True, norms=norms)
+
+
 def qwen2(sheet: Sheet, config: Mapping[str, Any]) -> None:
     """Qwen2, Qwen2.5, QwQ: Llama with biases on q, k and v."""
     llama_like(sheet, config, bias=True)

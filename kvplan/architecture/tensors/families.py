@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kvplan.architecture.tensors import classic, deepseek_v4, dense, gemma4, hybrid, mla, moe, vision
+from kvplan.architecture.tensors import classic, deepseek_v4, dense, gemma4, hybrid, kimi, mla, moe, vision
 from kvplan.architecture.tensors.sheet import Sheet
 from kvplan.errors import UnsupportedModelError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _FAMILIES: Final[Mapping[str, Family]] = {
     "baichuan": classic.baichuan,
+    "bamba": hybrid.bamba,
     "chatglm": classic.chatglm,
     "cohere": dense.cohere,
     "cohere2": dense.cohere,
@@ -25,6 +26,10 @@ _FAMILIES: Final[Mapping[str, Family]] = {
     "deepseek_v3": mla.deepseek,
     "deepseek_v32": mla.deepseek,
     "deepseek_v4": deepseek_v4.deepseek_v4,
+    "dots1": moe.dots1,
+    "ernie4_5": dense.ernie,
+    "ernie4_5_moe": moe.ernie_moe,
+    "exaone4": dense.exaone4,
     "falcon": classic.falcon,
     "falcon_h1": hybrid.falcon_h1,
     "gemma": dense.gemma,
@@ -34,6 +39,7 @@ _FAMILIES: Final[Mapping[str, Family]] = {
     "glm": dense.glm,
     "glm4": dense.glm,
     "glm4_moe": moe.glm4_moe,
+    "glm4_moe_lite": mla.deepseek,
     "glm_moe_dsa": mla.deepseek,
     "gpt2": classic.gpt2,
     "gpt_neox": classic.gpt_neox,
@@ -42,13 +48,17 @@ _FAMILIES: Final[Mapping[str, Family]] = {
     "granitemoe": moe.granite_moe,
     "granitemoehybrid": hybrid.granite_hybrid,
     "granitemoeshared": moe.granite_moe,
+    "hunyuan_v1_dense": dense.qwen3,
     "internlm2": classic.internlm2,
     "jamba": hybrid.jamba,
     "kimi_k2": mla.deepseek,
+    "kimi_linear": kimi.kimi,
     "llama": dense.llama,
     "llama4_text": moe.llama4,
+    "mamba2": hybrid.mamba2_only,
     "minimax_m2": moe.minimax_m2,
     "ministral": dense.llama,
+    "ministral3": dense.llama,
     "mistral": dense.llama,
     "mixtral": moe.mixtral,
     "mpt": classic.mpt,
@@ -62,6 +72,7 @@ _FAMILIES: Final[Mapping[str, Family]] = {
     "phi": classic.phi,
     "phi3": dense.phi3,
     "phi3small": classic.phi3_small,
+    "phimoe": moe.phi_moe,
     "qwen2": dense.qwen2,
     "qwen2_5_vl_text": dense.qwen2,
     "qwen2_moe": moe.qwen_moe,
@@ -74,6 +85,7 @@ _FAMILIES: Final[Mapping[str, Family]] = {
     "qwen3_vl_moe_text": moe.qwen_moe,
     "qwen3_vl_text": dense.qwen3,
     "seed_oss": dense.llama,
+    "smollm3": dense.smollm3,
     "starcoder2": dense.starcoder2,
 }
 
@@ -81,6 +93,7 @@ _TOWERS: Final[Mapping[str, tuple[Tower, str]]] = {
     "gemma3": (vision.gemma3, "gemma3_text"),
     "gemma4": (vision.gemma4, "gemma4_text"),
     "kimi_k25": (vision.moonvit, "kimi_k2"),
+    "kimi_k3": (vision.moonvit_k3, "kimi_linear"),
     "kimi_vl": (vision.moonvit, "deepseek_v3"),
     "llama4": (vision.llama4, "llama4_text"),
     "llava": (vision.llava, "llama"),

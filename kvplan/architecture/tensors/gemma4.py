@@ -50,7 +50,7 @@ def _attention(sheet: Sheet, config: Mapping[str, Any], *, full: bool, shared: b
     kv_heads = optional(config, "num_key_value_heads", heads)
     same = False
     if full:
-        size = config.get("global_head_dim") or size
+        size = optional(config, "global_head_dim", 512)
         same = flag(config, "attention_k_eq_v")
         kv_heads = (config.get("num_global_key_value_heads") if same else None) or kv_heads
     prefix = f"{LAYER}self_attn."

@@ -188,6 +188,10 @@ def jamba(sheet: Sheet, config: Mapping[str, Any]) -> None:
     output(sheet, config, tied=tied, norm="model.final_layernorm", norm_everywhere=True, head_everywhere=True)
 
 
+_STATE = {"mamba", "linear_attention"}
+"""How configs name a layer with state; transformers 5 writes the second."""
+
+
 def granite_hybrid(sheet: Sheet, config: Mapping[str, Any]) -> None:
     """Granite 4: Mamba 2 with a few attention layers; with or without routed experts."""
     hidden = required(config, "hidden_size")
@@ -195,7 +199,7 @@ def granite_hybrid(sheet: Sheet, config: Mapping[str, Any]) -> None:
     layers = range(required(config, "num_hidden_layers"))
     tied = flag(config, "tie_word_embeddings")
     embedding(sheet, config, tied=tied, everywhere=True)
-    sheet.at([i for i in layers if kinds[i] == "mamba"])
+    sheet.at([i for i in layers if kinds[i] in _STATE])
     expand = optional(config, "mamba_expand", 2)
     mamba2(
         sheet,
@@ -209,7 +213,7 @@ def granite_hybrid(sheet: Sheet, config: Mapping[str, Any]) -> None:
         conv_bias=flag(config, "mamba_conv_bias", default=True),
         bias=flag(config, "mamba_proj_bias"),
     )
-    sheet.at([i for i in layers if kinds[i] != "mamba"])
+    sheet.at([i for i in layers if kinds[i] not in _STATE])
     attention(sheet, config, f"{LAYER}self_attn.", bias=flag(config, "attention_bias"))
     sheet.at(layers)
     for name in NORMS:
@@ -221,7 +225,76 @@ def granite_hybrid(sheet: Sheet, config: Mapping[str, Any]) -> None:
     output(sheet, config, tied=tied, norm_everywhere=True, head_everywhere=True)
 
 
-_PATTERN = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+def mamba2_only(sheet: Sheet, config: Mapping[str, Any]) -> None:
+    """Mamba 2 without attention (Codestral Mamba)."""
+    hidden = required(config, "hidden_size")
+    tied = flag(config, "tie_word_embeddings")
+    layer = "backbone.layers.{layer}."
+    embedding(sheet, config, tied=tied, everywhere=True, name="backbone.embeddings")
+    sheet.at(range(required(config, "num_hidden_layers")))
+    sheet.norm(f"{layer}norm", hidden)
+    mamba2(
+        sheet,
+        f"{layer}mixer.",
+        hidden,
+        inner=optional(config, "expand", 2) * hidden,
+        heads=required(config, "num_heads"),
+        state=required(config, "state_size"),
+        groups=required(config, "n_groups"),
+        kernel=optional(config, "conv_kernel", 4),
+        conv_bias=flag(config, "use_conv_bias", default=True),
+        bias=flag(config, "use_bias"),
+    )
+    output(sheet, config, tied=tied, norm="backbone.norm_f", norm_everywhere=True, head_everywhere=True)
+
+
+def bamba(sheet: Sheet, config: Mapping[str, Any]) -> None:
+    """Bamba: Mamba 2 with a few attention layers, a gated block in each."""
+    hidden = required(config, "hidden_size")
+    layers = range(required(config, "num_hidden_layers"))
+    kinds = config.get("layers_block_type") or config.get("layer_types")
+    attends = (
+        [i for i in layers if kinds[i] not in _STATE] if kinds else config.get("attn_layer_indices") or []
+    )
+    tied = flag(config, "tie_word_embeddings")
+    embedding(sheet, config, tied=tied, everywhere=True)
+    sheet.at([i for i in layers if i not in attends])
+    mamba2(
+        sheet,
+        f"{LAYER}mamba.",
+        hidden,
+        inner=optional(config, "mamba_expand", 2) * hidden,
+        heads=required(config, "mamba_n_heads"),
+        state=required(config, "mamba_d_state"),
+        groups=optional(config, "mamba_n_groups", 1),
+        kernel=optional(config, "mamba_d_conv", 4),
+        conv_bias=flag(config, "mamba_conv_bias", default=True),
+        bias=flag(config, "mamba_proj_bias"),
+    )
+    sheet.at(attends)
+    attention(sheet, config, f"{LAYER}self_attn.", bias=flag(config, "attention_bias"))
+    sheet.at(layers)
+    gated_mlp(sheet, hidden, required(config, "intermediate_size"), f"{LAYER}feed_forward.")
+    for name in ("input_layernorm", "pre_ff_layernorm"):
+        sheet.norm(LAYER + name, hidden)
+    output(
+        sheet,
+        config,
+        tied=tied,
+        norm="model.final_layernorm",
+        norm_everywhere=True,
+        head_everywhere=True,
+    )
+
+
+_PATTERN = {
+    "attention": "*",
+    "full_attention": "*",
+    "linear_attention": "M",
+    "mamba": "M",
+    "mlp": "-",
+    "moe": "E",
+}
 
 
 def nemotron_h(sheet: Sheet, config: Mapping[str, Any]) -> None:

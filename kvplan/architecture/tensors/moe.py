@@ -244,13 +244,13 @@ def minimax_m2(sheet: Sheet, config: Mapping[str, Any]) -> None:
     embedding(sheet, config, tied=tied)
     sheet.at(range(required(config, "num_hidden_layers")))
     attention(sheet, config, f"{LAYER}self_attn.")
-    if flag(config, "use_qk_norm"):
+    if flag(config, "use_qk_norm", default=True):
         # MiniMaxText01RMSNormTP: each rank normalises its own heads.
         kv_heads = optional(config, "num_key_value_heads", heads)
         sheet.tensor(f"{LAYER}self_attn.q_norm.weight", (heads * size,), "column")
         sheet.tensor(f"{LAYER}self_attn.k_norm.weight", (kv_heads * size,), "kv", heads=kv_heads)
     prefix = f"{LAYER}block_sparse_moe."
-    bias = f"{prefix}e_score_correction_bias" if flag(config, "use_routing_bias") else ""
+    bias = f"{prefix}e_score_correction_bias" if flag(config, "use_routing_bias", default=True) else ""
     router(sheet, f"{prefix}gate", count, hidden, bias=bias, dtype="float32")
     experts(
         sheet,
@@ -265,6 +265,65 @@ def minimax_m2(sheet: Sheet, config: Mapping[str, Any]) -> None:
         raise refuse(config, "a shared expert")
     for name in NORMS:
         sheet.norm(LAYER + name, hidden)
+    output(sheet, config, tied=tied)
+
+
+def phi_moe(sheet: Sheet, config: Mapping[str, Any]) -> None:
+    """Phi-3.5-MoE: Mixtral with layer norms, and biases where the config says so."""
+    hidden, count = required(config, "hidden_size"), required(config, "num_local_experts")
+    bias = flag(config, "attention_bias")
+    tied = flag(config, "tie_word_embeddings")
+    embedding(sheet, config, tied=tied, everywhere=True)
+    sheet.at(range(required(config, "num_hidden_layers")))
+    attention(sheet, config, f"{LAYER}self_attn.", bias=bias, out_bias=bias)
+    router(sheet, f"{LAYER}block_sparse_moe.gate", count, hidden)
+    size = required(config, "intermediate_size")
+    prefix = f"{LAYER}block_sparse_moe.experts."
+    experts(sheet, prefix, count, hidden, size, names=("w1", "w3", "w2"))
+    for name in NORMS:
+        sheet.norm(LAYER + name, hidden, bias=True)
+    output(sheet, config, tied=tied, bias=True, norm_everywhere=True, head_everywhere=True)
+    if flag(config, "lm_head_bias"):
+        sheet.tensor("lm_head.bias", (required(config, "vocab_size"),), "vocab")
+
+
+def ernie_moe(sheet: Sheet, config: Mapping[str, Any]) -> None:
+    """ERNIE 4.5, mixtures: dense layers at the ends, shared experts in one block."""
+    hidden, count = required(config, "hidden_size"), required(config, "moe_num_experts")
+    size = required(config, "moe_intermediate_size")
+    bias = flag(config, "use_bias")
+    tied = flag(config, "tie_word_embeddings", default=True)
+    layers = range(required(config, "num_hidden_layers"))
+    start, interval = required(config, "moe_layer_start_index"), optional(config, "moe_layer_interval", 1)
+    end = optional(config, "moe_layer_end_index", -1)
+    last = end if end >= 0 else len(layers) - 1
+    sparse = [i for i in layers if start <= i <= last and (i + 1) % interval == 0]
+    embedding(sheet, config, tied=tied)
+    sheet.at(layers)
+    attention(sheet, config, f"{LAYER}self_attn.", bias=bias, out_bias=bias)
+    for name in NORMS:
+        sheet.norm(LAYER + name, hidden)
+    sheet.at(sparse)
+    correction = f"{LAYER}mlp.moe_statics.e_score_correction_bias"
+    router(sheet, f"{LAYER}mlp.gate", count, hidden, bias=correction, dtype="float32")
+    experts(sheet, f"{LAYER}mlp.experts.", count, hidden, size)
+    shared = size * optional(config, "moe_num_shared_experts", 0)
+    gated_mlp(sheet, hidden, shared, f"{LAYER}mlp.shared_experts.", bias=bias)
+    sheet.at([i for i in layers if i not in sparse])
+    gated_mlp(sheet, hidden, required(config, "intermediate_size"), f"{LAYER}mlp.", bias=bias)
+    output(sheet, config, tied=tied)
+
+
+def dots1(sheet: Sheet, config: Mapping[str, Any]) -> None:
+    """dots.llm1: Qwen3's attention, DeepSeek's mixture."""
+    hidden = required(config, "hidden_size")
+    tied = flag(config, "tie_word_embeddings")
+    embedding(sheet, config, tied=tied)
+    sheet.at(range(required(config, "num_hidden_layers")))
+    attention(sheet, config, f"{LAYER}self_attn.", bias=flag(config, "attention_bias"), query_key_norm=True)
+    for name in NORMS:
+        sheet.norm(LAYER + name, hidden)
+    deepseek_mixture(sheet, config)
     output(sheet, config, tied=tied)
 
 
@@ -294,8 +353,12 @@ def deepseek_mixture(
     hidden, count = required(config, "hidden_size"), required(config, "n_routed_experts")
     layers = range(required(config, "num_hidden_layers"))
     freq = optional(config, "moe_layer_freq", 1)
-    first = required(config, "first_k_dense_replace")
-    sparse = [i for i in layers if i >= first and i % freq == 0]
+    kinds = config.get("mlp_layer_types")
+    if kinds and config.get("first_k_dense_replace") is None:
+        sparse = [i for i in layers if kinds[i] == "sparse"]
+    else:
+        first = required(config, "first_k_dense_replace")
+        sparse = [i for i in layers if i >= first and i % freq == 0]
     size = required(config, "moe_intermediate_size")
     sheet.at(sparse)
     correction = f"{LAYER}mlp.gate.e_score_correction_bias" if bias else ""

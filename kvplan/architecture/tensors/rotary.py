@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kvplan.config.version import VllmVersion
 
-_NONE: Final = frozenset({"gpt2", "jamba", "mpt", "nemotron_h", "opt"})
+_NONE: Final = frozenset({"gpt2", "jamba", "kimi_linear", "mamba2", "mpt", "nemotron_h", "opt"})
 """Families without rotary positions."""
 _FLOAT32: Final = frozenset({"deepseek_v32", "deepseek_v4", "gpt_oss"})
 """Families whose tables stay in float32."""
@@ -51,7 +51,7 @@ def _text_tables(kind: str, text: Mapping[str, Any], version: VllmVersion) -> li
         return _gemma3(text)
     if kind == "gemma4_text":
         rows = optional(text, "max_position_embeddings", 131072)
-        return [(rows, int(text["head_dim"])), (rows, int(text.get("global_head_dim") or text["head_dim"]))]
+        return [(rows, int(text["head_dim"])), (rows, int(optional(text, "global_head_dim", 512)))]
     rows, width = _plain(kind, text, version)
     if kind in {"deepseek_v32", "deepseek_v4"}:
         return [(rows, width)] * 2

@@ -258,6 +258,33 @@ def moonvit(sheet: Sheet, config: Mapping[str, Any], text: Mapping[str, Any]) ->
     sheet.linear(f"{prefix}linear_2", required(text, "hidden_size"), joined, "replicated", **whole)
 
 
+def moonvit_k3(sheet: Sheet, config: Mapping[str, Any], text: Mapping[str, Any]) -> None:
+    """Kimi K3: MoonViT without biases, RMS norms, heads wider than the hidden size."""
+    vision = required(config, "vision_config")
+    width, inner = required(vision, "vt_hidden_size"), required(vision, "vt_intermediate_size")
+    attend, patch = required(vision, "qkv_hidden_size"), required(vision, "patch_size")
+    prefix = "vision_tower."
+    sheet.outside("every")
+    _patches(sheet, f"{prefix}patch_embed.proj", width, 3, patch, patch)
+    table = (required(vision, "init_pos_emb_height"), required(vision, "init_pos_emb_width"), width)
+    sheet.tensor(f"{prefix}patch_embed.pos_emb.weight", table)
+    sheet.norm(f"{prefix}encoder.final_layernorm", width)
+    block = f"{prefix}encoder.blocks.{{block}}."
+    sheet.outside("every", required(vision, "vt_num_hidden_layers"))
+    sheet.linear(f"{block}wqkv", 3 * attend, width, "column", quantizable=False)
+    sheet.linear(f"{block}wo", width, attend, "row", quantizable=False)
+    sheet.linear(f"{block}mlp.fc0", inner, width, "column", quantizable=False)
+    sheet.linear(f"{block}mlp.fc1", width, inner, "row", quantizable=False)
+    for name in ("norm0", "norm1"):
+        sheet.norm(block + name, width)
+    merge = optional(vision, "merge_kernel_size", (2, 2))
+    joined, out = width * merge[0] * merge[1], required(text, "hidden_size")
+    sheet.outside("every")
+    sheet.linear("mm_projector.linear_1", joined, joined, quantizable=False)
+    sheet.linear("mm_projector.linear_2", out, joined, quantizable=False)
+    sheet.norm("mm_projector.post_norm", out)
+
+
 def gemma4(sheet: Sheet, config: Mapping[str, Any], text: Mapping[str, Any]) -> None:
     """Gemma 4's tower is transformers' own: every rank keeps all of it."""
     if config.get("audio_config"):
