@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from kvplan.config.argv import to_argv
+from kvplan.config.yaml_file import to_vllm_yaml
 from kvplan.tune.problem import settings_from_dict
 
 if TYPE_CHECKING:
@@ -25,7 +26,4 @@ def serve_command(model: str, settings: Mapping[str, Any], device: str) -> str:
 
 def vllm_yaml(model: str, settings: Mapping[str, Any], device: str) -> str:
     """The file that `vllm serve --config FILE` takes (keys are long option names)."""
-    import yaml
-
-    flags = {name.replace("_", "-"): value for name, value in served_flags(settings, device).items()}
-    return yaml.safe_dump({"model": model, **flags}, sort_keys=False)
+    return to_vllm_yaml(settings_from_dict({"model": model, **served_flags(settings, device)}))

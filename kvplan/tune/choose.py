@@ -70,13 +70,29 @@ def compare(base: Sequence[float], changed: Sequence[float]) -> Difference | Non
     return Difference(change, float(interval.low) / base_mean, float(interval.high) / base_mean)
 
 
+def objective_values(problem: Problem, trial: Trial) -> list[float]:
+    """What the objective makes of a trial, one value a repeat; higher is better, empty is unknown.
+
+    target, throughput: output tokens per second at the target's load. latency: whole answers per second of one
+    user (the inverse of the end-to-end P99), so that a relative gain means the same in all three. capacity:
+    tokens of KV cache.
+    """
+    loads = [load for load in trial.results("target", problem.target_concurrency) if load.is_usable]
+    if problem.objective == "latency":
+        return [1000 / load.p99_e2el_ms for load in loads if load.p99_e2el_ms]
+    if problem.objective == "capacity":
+        tokens = None if trial.launch is None else trial.launch.facts.kv_cache_tokens
+        return [] if tokens is None or not loads else [float(tokens)] * 2
+    return throughputs(loads)
+
+
 def better_variant(problem: Problem, variant: Trial, base: Trial) -> bool:
-    """Whether a knob's other value wins: it keeps the constraints, and is decidedly faster at the target."""
+    """Whether a knob's other value wins: it keeps the constraints, and is decidedly better at the target."""
     target = problem.target_concurrency
     new, old = variant.results("target", target), base.results("target", target)
     if violations(problem.constraints, new) and not violations(problem.constraints, old):
         return False
-    difference = compare(throughputs(old), throughputs(new))
+    difference = compare(objective_values(problem, base), objective_values(problem, variant))
     return difference is not None and difference.is_decided and difference.change > 0
 
 
@@ -113,6 +129,8 @@ def choose_max_num_seqs(problem: Problem, probe: Trial, notes: list[str]) -> int
     requests running, as max_num_seqs = N would under a longer queue.
     """
     target = problem.target_concurrency
+    if problem.objective == "latency":
+        return target
     base = throughputs(probe.results("target", target))
     best, best_mean = target, mean(base) or 0.0
     for load in sorted(problem.loads):
