@@ -137,7 +137,7 @@ def case_of(launch: PublicLaunch, profiles_dir: str | None = None) -> Case:
         gpu=gpu,
         rules=rules,
         settings=settings,
-        facts=overhead_inputs(shape, source.config, settings, gpu, launch.weights_bytes or 0),
+        facts=overhead_inputs(shape, source.config, settings, gpu),
         total_is_known=total_is_known,
     )
 

@@ -74,9 +74,7 @@ class Planner:
             )
         plan = plan_kv_cache(shape, settings, self.gpu)
         weights = self._weights_for(settings)
-        overhead = predict_overhead(
-            overhead_inputs(self.shape, self.model_config, settings, self.gpu, weights.bytes.mid)
-        )
+        overhead = predict_overhead(overhead_inputs(self.shape, self.model_config, settings, self.gpu))
         if self.correction is not None:
             overhead = corrected(overhead, self.correction)
         overhead = self._with_side_memory(overhead, settings)

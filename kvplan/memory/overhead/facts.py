@@ -27,7 +27,6 @@ def overhead_inputs(
     config: Mapping[str, Any],
     settings: ResolvedSettings,
     gpu: GpuSpec,
-    weights_bytes_per_gpu: int,
 ) -> OverheadInputs:
     """What the overhead model needs to know of one launch.
 
@@ -38,7 +37,6 @@ def overhead_inputs(
         config: its config.json.
         settings: every flag resolved.
         gpu: the card.
-        weights_bytes_per_gpu: of the heaviest GPU.
     """
     max_model_len = settings.max_model_len if settings.max_model_len > 0 else shape.max_model_len
     text = next((config[n] for n in ("text_config", "llm_config") if isinstance(config.get(n), dict)), config)
@@ -56,7 +54,6 @@ def overhead_inputs(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_seqs=settings.max_num_seqs,
         max_model_len=max_model_len,
-        weights_bytes_per_gpu=weights_bytes_per_gpu,
         dtype_bytes=_DTYPE_BYTES.get(settings.dtype, 2),
         quantization=settings.quantization or _quantization(config, text),
         compute_capability=gpu.compute_capability,

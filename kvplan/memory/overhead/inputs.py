@@ -57,7 +57,6 @@ class OverheadInputs:
     max_num_batched_tokens: int
     max_num_seqs: int
     max_model_len: int
-    weights_bytes_per_gpu: int
     dtype_bytes: int = 2
     quantization: str | None = None
     compute_capability: tuple[int, int] | None = None
