@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from kvplan.architecture.quantization import QuantizationPlan, quantization_plan
 from kvplan.architecture.tensors import WeightTensor, weight_tensors
 from kvplan.architecture.tensors.rotary import is_latent_attention, rotary_tables
+from kvplan.errors import UnsupportedModelError
 from kvplan.memory.cuda_allocator import allocated_bytes
 from kvplan.memory.interval import Interval
+from kvplan.memory.weights_headers import weights_from_headers
 from kvplan.memory.weights_modules import DTYPE_BYTES, Module, Rank, rank_modules
 from kvplan.memory.weights_stored import compare_with_stored, header_plan
 from kvplan.units import MIB
@@ -105,9 +107,14 @@ def weights_per_gpu(
         UnsupportedModelError: no rule for the model's tensors or for its quantisation.
         InputError: a `--quantization` that the checkpoint does not fit.
     """
-    tensors = weight_tensors(config)
-    plan = quantization_plan(config, quantization, vllm_version)
-    if stored is not None and stored.tensors is not None:
+    try:
+        tensors = weight_tensors(config)
+        plan = quantization_plan(config, quantization, vllm_version)
+    except UnsupportedModelError:
+        if stored is None or stored.tensors is None:
+            raise
+        return _from_headers(config, stored, dtype, tensor_parallel_size, pipeline_parallel_size)
+    if stored is not None:
         plan = header_plan(plan, stored)
     cards = (
         _UNKNOWN_CARD if compute_capability is None and plan is not None else (compute_capability or (9, 0),)
@@ -147,6 +154,38 @@ def weights_per_gpu(
         explanation=_explain(parameters, dtype, plan, per_stage, allocated, tensor_parallel_size),
         notes=(*_notes(plan, cpu_offload_bytes), *verdict.notes),
         allocated_per_stage=allocated,
+    )
+
+
+def _from_headers(
+    config: Mapping[str, Any],
+    stored: StoredWeights,
+    dtype: str,
+    tensor_parallel_size: int,
+    pipeline_parallel_size: int,
+) -> WeightsPerGpu:
+    """The answer for a family or quantisation without a rule, whose headers are known."""
+    text = config.get("text_config") or config
+    found = weights_from_headers(
+        config,
+        stored,
+        dtype=dtype,
+        tensor_parallel_size=tensor_parallel_size,
+        stages=stage_layers(int(text.get("num_hidden_layers") or 0), pipeline_parallel_size),
+    )
+    total = max(found.per_stage, key=lambda stage: stage.mid)
+    what = (
+        f"{found.parameters:,} parameters" if found.parameters else f"{len(stored.tensors or {}):,} tensors"
+    )
+    return WeightsPerGpu(
+        bytes=total,
+        per_stage=found.per_stage,
+        parameters=found.parameters,
+        exact=total.exact,
+        source="safetensors",
+        explanation=f"{what} of the headers, as {dtype}: {total.mid:,} B",
+        notes=found.notes,
+        allocated_per_stage=found.allocated_per_stage,
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kvplan.architecture.module_names import NameSet
 from kvplan.architecture.tensors.families import text_config
-from kvplan.memory.weights_modules import DTYPE_BYTES
+from kvplan.memory.weights_modules import DTYPE_BYTES, Rank, rank_modules
 from kvplan.units import format_gib
 
 if TYPE_CHECKING:
@@ -19,10 +18,6 @@ if TYPE_CHECKING:
     from kvplan.architecture.stored_weights import StoredWeights
     from kvplan.architecture.tensors import WeightTensor
 
-_STORED_BYTES: Final = {
-    "BF16": 2, "F16": 2, "F32": 4, "F64": 8, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
-    "I8": 1, "U8": 1, "I16": 2, "I32": 4, "I64": 8, "BOOL": 1,
-}  # fmt: skip
 _CLOSE: Final = 0.001
 """Share of the file that may differ without a word: buffers, scalar scales, headers counted in."""
 
@@ -60,22 +55,22 @@ def compare_with_stored(
     if stored is None:
         return StoredVerdict("config")
     source = stored.kind
-    if plan is not None and not plan.online:
-        return StoredVerdict(source)
     notes: list[str] = []
-    counted = sum(t.elements for t in tensors if t.stored)
-    expected = sum(t.elements * _file_bytes(t, 2) for t in tensors if t.stored)
+    loaded = [t for t in tensors if t.stored]
+    expected = _file_bytes(loaded, plan)
     total = stored.total_bytes
-    wide = sum(t.elements * 4 for t in tensors if t.stored)
-    if abs(total - wide) < abs(total - expected) and DTYPE_BYTES[dtype] == 2:
-        notes.append(f"float32 files ({format_gib(total)}) loaded as {dtype}")
-        expected = wide
-    elif DTYPE_BYTES[dtype] == 4 and abs(total - expected) < abs(total - wide):
-        notes.append(f"16-bit files ({format_gib(total)}) loaded as float32")
-    width = expected / counted
+    scale = 1
+    if plan is None or plan.online:
+        wide = 2 * expected
+        if abs(total - wide) < abs(total - expected):
+            scale, expected = 2, wide
+            if DTYPE_BYTES[dtype] == 2:
+                notes.append(f"float32 files ({format_gib(total)}) loaded as {dtype}")
+        elif DTYPE_BYTES[dtype] == 4:
+            notes.append(f"16-bit files ({format_gib(total)}) loaded as float32")
     rest = total - expected
-    for what, elements in _not_loaded(config, tensors):
-        size = round(elements * width)
+    for what, bytes_in_file in _not_loaded(config, tensors, plan):
+        size = scale * bytes_in_file
         if size and abs(rest - size) <= max(_CLOSE * size, _CLOSE * expected):
             notes.append(f"{what} in the files: not loaded ({format_gib(size)})")
             rest -= size
@@ -89,31 +84,38 @@ def compare_with_stored(
     return StoredVerdict(source, tuple(notes), unexplained=rest)
 
 
-def _file_bytes(tensor: WeightTensor, width: int) -> int:
-    """Bytes a value in a 16-bit checkpoint: what vLLM keeps in float32 is mostly stored so too."""
-    return DTYPE_BYTES[tensor.dtype] if tensor.dtype == "int32" else width
+def _file_bytes(tensors: Sequence[WeightTensor], plan: QuantizationPlan | None) -> int:
+    """Bytes of these tensors in a checkpoint of 16-bit values, quantised layers in their file's layout."""
+    if plan is None or plan.online:
+        return sum(t.elements * (DTYPE_BYTES["int32"] if t.dtype == "int32" else 2) for t in tensors)
+    modules = rank_modules(tensors, plan, _WHOLE)
+    return sum(m.created * m.copies * (1 if m.layers is None else len(m.layers)) for m in modules)
 
 
-def _not_loaded(config: Mapping[str, Any], tensors: Sequence[WeightTensor]) -> list[tuple[str, int]]:
-    """What a file may hold that vLLM does not load, with its number of values."""
+def _not_loaded(
+    config: Mapping[str, Any], tensors: Sequence[WeightTensor], plan: QuantizationPlan | None
+) -> list[tuple[str, int]]:
+    """What a file may hold that vLLM does not load, with its bytes."""
     text = text_config(config)
-    vocabulary = next(
-        (t for t in tensors if t.role == "vocab" and t.place in {"ends", "every", "first"}), None
-    )
-    one = vocabulary.elements if vocabulary else 0
+    first = next((t for t in tensors if t.role == "vocab" and t.place in {"ends", "every", "first"}), None)
+    one = 2 * first.elements if first else 0
     tied = not any(
         t.role == "vocab" and t.name.endswith(("lm_head.weight", "output.weight")) for t in tensors
     )
     found = [("tied head repeated", one)] if tied else []
-    layers = next((int(text[key]) for key in _MTP_KEYS if text.get(key)), 0)
-    last = max((max(t.layers) for t in tensors if t.layers), default=-1)
-    layer = sum(math.prod(t.shape) * t.count for t in tensors if t.layers and last in t.layers)
-    hidden = text.get("hidden_size") or 0
+    default = 1 if text.get("model_type") in _MTP_FAMILIES else 0
+    layers = next((int(text[key]) for key in _MTP_KEYS if text.get(key)), default)
     if layers:
-        # One more decoder layer, the projection that joins two hidden states, three norms.
-        module = layers * (layer + 2 * hidden * hidden + 3 * hidden)
+        # One more of the last decoder layer, the projection that joins two hidden states, three norms.
+        last = max((max(t.layers) for t in tensors if t.layers), default=-1)
+        layer = [dataclasses.replace(t, layers=(last,)) for t in tensors if t.layers and last in t.layers]
+        hidden = text.get("hidden_size") or 0
+        module = layers * (_file_bytes(layer, plan) + 2 * (2 * hidden * hidden + 3 * hidden))
         found += [("multi-token prediction layer", module + copies * one) for copies in (0, 1, 2)]
     return found
 
 
 _MTP_KEYS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+_MTP_FAMILIES: Final = frozenset({"deepseek_v3", "deepseek_v32", "glm4_moe", "qwen3_next"})
+"""Families whose files have such a layer although the config may not say."""
+_WHOLE: Final = Rank(1, 1, False, 2, (9, 0), (0, 32, 0))  # noqa: FBT003  # no expert parallelism

@@ -37,6 +37,8 @@ def _sizes(sizes: KernelSizes) -> Callable[[AttentionRequest], KernelSizes]:
 
 def _flash_attention_version(request: AttentionRequest) -> int:
     """Source: vLLM 0.32.0 v1/attention/backends/fa_utils.py::get_flash_attn_version."""
+    if request.forces_flash_attention_2:
+        return 2
     major = request.capability[0]
     if major == 9:
         return 3
@@ -67,8 +69,8 @@ def _flash_combination(request: AttentionRequest) -> str | None:
     if request.bidirectional_images and request.quantized and request.capability == (9, 0):
         return "SM90 FP8 KV with mm_prefix requires Triton"
     version = _flash_attention_version(request)
-    major = request.capability[0]
-    if request.quantized and not ((major == 9 and version == 3) or (major == 10 and version == 4)):
+    native = (request.capability[0], version) in {(9, 3), (10, 4)} and request.kv_cache_dtype != "fp8_e5m2"
+    if request.quantized and not native:
         return "FP8 KV cache requires FA3 on SM90, FA4 with head_size=512 on SM90, or FA4 on SM100"
     if request.bidirectional_images and version != 4:
         return (
@@ -108,7 +110,7 @@ FLASH_ATTN: Final = Backend(
     (*_FLOATS, *_FP8),
     lambda capability: capability >= (8, 0),
     head_dims=lambda dim: dim % 8 == 0 and dim <= 256,
-    sinks=_majors(9, 10),
+    sinks=lambda request: request.capability[0] in {9, 10} and not request.forces_flash_attention_2,
     images=_majors(10),
     attention_types=("decoder", "encoder_decoder"),
     sliding_window=True,
@@ -122,7 +124,7 @@ FLASHINFER: Final = Backend(
     (*_FLOATS, *_FP8, "fp8_e5m2", "nvfp4", "nvfp4_4over6"),
     lambda capability: (8, 0) <= capability <= (12, 1),
     head_dims=lambda dim: dim in {64, 128, 256, 512},
-    sinks=lambda capability: capability == (9, 0) or capability[0] in {10, 12},
+    sinks=lambda request: request.capability == (9, 0) or request.capability[0] in {10, 12},
     sliding_window=True,
     dcp=True,
     accepts_dtype=_flashinfer_dtype,
@@ -135,7 +137,7 @@ TRITON_ATTN: Final = Backend(
     _always,
     head_dims=lambda dim: dim >= 32,
     dtypes=(*_HALVES, "float32"),
-    sinks=_always,
+    sinks=lambda _request: True,
     images=_always,
     attention_types=("decoder", "encoder_decoder"),
     sliding_window=True,
@@ -185,10 +187,14 @@ def _latent_dims(dim: int) -> bool:
     return dim in {320, 512, 576}
 
 
+_FLASHMLA_SPARSE_CARDS: Final = "FlashMLA Sparse is only supported on Hopper and Blackwell DC devices."
+
+
 def _flashmla_combination(request: AttentionRequest) -> str | None:
-    if request.capability[0] == 9:
-        return None
-    return "FlashMLA Dense is only supported on Hopper devices."
+    major = request.capability[0]
+    if request.sparse:
+        return None if major in {9, 10} else _FLASHMLA_SPARSE_CARDS
+    return None if major == 9 else "FlashMLA Dense is only supported on Hopper devices."
 
 
 def _flashinfer_mla_combination(request: AttentionRequest) -> str | None:
@@ -344,6 +350,11 @@ FLASHINFER_MLA_SPARSE_SM90: Final = Backend(
     mla=True,
     sparse=True,
     dcp=True,
+    # Newer than the FlashInfer that was read with: never chosen here.
+    combination=lambda _request: (
+        "FLASHINFER_MLA_SPARSE_SM90 requires FlashInfer with SM90 MLA support (ckv_scale_arr in "
+        "BatchMLAPagedAttentionWrapper.run, FlashInfer >= 0.6.18)"
+    ),
 )
 
 BACKENDS: Final = {

@@ -39,15 +39,19 @@ class AttentionRequest:
     has_sliding_window: bool = False
     uses_dcp: bool = False
     qk_nope_head_dim: int = 0
-    qk_rope_head_dim: int = 0
-    kv_lora_rank: int = 0
     index_topk: int | None = None
     has_logit_softcap: bool = False
+    forces_flash_attention_2: bool = False
+    """TurboQuant anywhere in the model keeps FlashAttention at version 2."""
 
     @property
     def quantized(self) -> bool:
-        """Whether the cache has a dtype of its own."""
-        return self.kv_cache_dtype not in {"auto", "float16", "bfloat16"}
+        """What the selector calls quantised; TurboQuant is not among it.
+
+        Source: vLLM 0.32.0 utils/torch_utils.py::is_quantized_kv_cache.
+        """
+        dtype = self.kv_cache_dtype
+        return dtype.startswith(("fp8", "nvfp4")) or dtype.endswith("per_token_head")
 
     @property
     def printed_type(self) -> str:
@@ -85,7 +89,7 @@ class Backend:
     dtypes: tuple[str, ...] = _HALVES
     mla: bool = False
     sparse: bool = False
-    sinks: Callable[[Capability], bool] = lambda _capability: False
+    sinks: Callable[[AttentionRequest], bool] = lambda _request: False
     images: Callable[[Capability], bool] = lambda _capability: False
     attention_types: tuple[str, ...] = ("decoder",)
     sliding_window: bool = False
@@ -115,7 +119,7 @@ class Backend:
                 request.uses_mla == self.mla,
                 "MLA not supported" if request.uses_mla else "non-MLA not supported",
             ),
-            (not request.has_sinks or self.sinks(capability), "attention sinks not supported"),
+            (not request.has_sinks or self.sinks(request), "attention sinks not supported"),
             (
                 request.sparse == self.sparse,
                 "sparse not supported" if request.sparse else "non-sparse not supported",

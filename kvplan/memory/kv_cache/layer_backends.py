@@ -85,7 +85,7 @@ def _selected(shape: ModelShape, rank: Rank, request: AttentionRequest) -> Layer
             f"kv_cache_dtype {request.kv_cache_dtype} on compute capability {major}.{minor} runs through "
             f"FlashInfer only: without the flashinfer package vLLM {without}"
         )
-    stored = _stored(backend, request.kv_cache_dtype)
+    stored = _stored(backend, request)
     return LayerBackend(backend.name, backend.kernel_sizes(request), stored, tuple(warnings))
 
 
@@ -125,6 +125,7 @@ def _heads_request(
         has_sliding_window=isinstance(cache, SlidingWindow),
         uses_dcp=rank.decode_context_parallel_size > 1,
         has_logit_softcap=shape.has_logit_softcap,
+        forces_flash_attention_2=rank.kv_cache_dtype.startswith("turboquant_"),
     )
 
 
@@ -139,27 +140,29 @@ def _forces_triton(shape: ModelShape, capability: Capability) -> bool:
     return len(dims) > 1 and capability[0] != 10
 
 
-def _stored(backend: Backend, dtype: str) -> str:
+def _stored(backend: Backend, request: AttentionRequest) -> str:
     """Source: vLLM 0.32.0 mla_attention.py::_resolve_kv_cache_dtype."""
-    quantized = dtype not in {"auto", "float16", "bfloat16"}
-    if backend.name == "FLASHMLA_SPARSE" and quantized and dtype != "nvfp4_ds_mla":
+    dtype = request.kv_cache_dtype
+    if backend.name == "FLASHMLA_SPARSE" and request.quantized and dtype != "nvfp4_ds_mla":
         return "fp8_ds_mla"
     if backend.name == "FLASHINFER_MLA_SPARSE_SM120" and dtype in {"auto", "fp8", "fp8_e4m3"}:
         return "fp8_ds_mla"
     return dtype
 
 
+_TRITON_NAMES: Final = {"TRITON_ATTN": "Triton attention backend", "TRITON_MLA": "Triton MLA backend"}
+
+
 def _refuse_after_selection(backend: Backend, request: AttentionRequest, rank: Rank) -> None:
-    """Source: vLLM 0.32.0 v1/attention/backends/triton_attn.py::TritonAttentionImpl.__init__."""
+    """Source: vLLM 0.32.0 v1/attention/backends/triton_attn.py and mla/triton_mla.py, the constructors."""
     major, minor = request.capability
-    fp8 = request.kv_cache_dtype.startswith("fp8")
-    if backend.name == "TRITON_ATTN" and fp8 and request.capability < (8, 9):
+    name = _TRITON_NAMES.get(backend.name)
+    if name and request.kv_cache_dtype.startswith("fp8") and request.capability < (8, 9):
         instead = "float16" if major < 8 else "bfloat16"
         raise InputError(
-            f"FP8 KV cache is not supported by the Triton attention backend on {rank.gpu_name} (compute "
-            f"capability {major}.{minor}); native FP8 (fp8e4nv) requires SM89+. Re-run with "
-            f"--kv-cache-dtype {instead}.",
-            "int8_per_token_head and int4_per_token_head run on this card",
+            f"FP8 KV cache is not supported by the {name} on {rank.gpu_name} (compute capability "
+            f"{major}.{minor}); native FP8 (fp8e4nv) requires SM89+. Re-run with --kv-cache-dtype {instead}.",
+            "vLLM selects the backend and then stops with this message",
         )
 
 
@@ -170,6 +173,11 @@ def _deepseek_v4_backend(rank: Rank, dtype: str, capability: Capability) -> Laye
             f"DeepseekV4 fp8_ds_mla layout only supports fp8 kv-cache, got {dtype}. Please set "
             "`--kv-cache-dtype fp8` or select a backend that supports bfloat16 KV cache.",
             "leave kv_cache_dtype at auto",
+        )
+    if rank.block_size is not None and rank.block_size % 256:
+        raise InputError(
+            f"DeepSeek-V4's kernels take blocks of 256 tokens or a multiple, not {rank.block_size}",
+            "leave --block-size to vLLM, which takes 256",
         )
     if rank.attention_backend is not None:
         raise InputError(

@@ -14,7 +14,7 @@ from kvplan.memory.kv_cache.layer_specs import RankLayers, rank_layers
 from kvplan.memory.kv_cache.rank import Rank, rank_of
 from kvplan.memory.kv_cache.spec import GROWING, Demand
 from kvplan.memory.kv_cache.stages import pipeline_stages
-from kvplan.memory.kv_cache.support import check_supported
+from kvplan.memory.kv_cache.support import check_checkpoint_scales, check_supported
 
 if TYPE_CHECKING:
     from kvplan.architecture.model_shape import ModelShape
@@ -183,6 +183,7 @@ def plan_kv_cache(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec) -
 def _plan(shape: ModelShape, rank: Rank) -> KvCachePlan:
     notes = check_supported(shape, rank)
     layers = rank_layers(shape, rank)
+    check_checkpoint_scales(shape, rank)
     grouping = group_layers(
         layers.layers,
         rank.vllm_version,

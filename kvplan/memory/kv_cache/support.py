@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvplan.architecture.layers import SlidingWindow
+from kvplan.architecture.layers import FullAttention, SlidingWindow
 from kvplan.config.version import format_vllm_version
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.memory.kv_cache.dtypes import check_known
+from kvplan.units import round_up
 
 if TYPE_CHECKING:
     from kvplan.architecture.model_shape import ModelShape
@@ -68,6 +69,12 @@ def _check_tensor_parallel(shape: ModelShape, rank: Rank) -> None:
             f"parallel size ({ranks}).",
             "vLLM (0.6 to 0.32) stops with this message: choose a tensor parallel size that divides them",
         )
+    vocabulary = round_up(shape.vocab_size, 64)
+    if vocabulary % ranks:
+        raise InputError(
+            f"{vocabulary} is not divisible by {ranks}",
+            "vLLM cuts the vocabulary, padded to a multiple of 64, over the tensor-parallel GPUs",
+        )
     for caches in shape.layers:
         for cache in caches:
             heads = getattr(cache, "num_kv_heads", None)
@@ -124,14 +131,31 @@ def _check_dtypes(shape: ModelShape, rank: Rank) -> None:
             "vLLM's own refusal; a card without bfloat16 can only serve it in float32",
         )
     dtype = rank.kv_cache_dtype
-    if dtype == "fp8_e5m2" and shape.checkpoint_is_fp8:
-        raise InputError("fp8_e5m2 kv-cache is not supported with fp8 checkpoints.", "use fp8 (e4m3) or auto")
     if dtype.startswith("nvfp4") and not dtype.endswith("_ds_mla") and shape.uses_mla:
         raise InputError(
             "nvfp4 KV cache is not supported with MLA (Multi-head Latent Attention) backends. Please use a "
             "different --kv-cache-dtype (e.g., 'fp8', 'auto', or 'nvfp4_ds_mla' with a sparse MLA backend) "
             "for MLA models such as DeepSeek."
         )
+    alone = any(len(caches) == 1 and isinstance(caches[0], FullAttention) for caches in shape.layers)
+    if dtype.startswith("turboquant_") and shape.is_hybrid and not alone and not shape.uses_mla:
+        raise InputError(
+            "TurboQuant KV cache requires identifiable full-attention layers, but none were found in the "
+            "hybrid model config.",
+            "vLLM finds none where every layer is attention and state at once",
+        )
+
+
+def check_checkpoint_scales(shape: ModelShape, rank: Rank) -> None:
+    """What vLLM finds wrong only after each layer has its backend.
+
+    Raises:
+        InputError: the checkpoint stores scales for another fp8 format.
+
+    Source: vLLM 0.32.0 model_executor/layers/attention/attention.py::_init_kv_cache_quant.
+    """
+    if rank.kv_cache_dtype == "fp8_e5m2" and shape.checkpoint_is_fp8:
+        raise InputError("fp8_e5m2 kv-cache is not supported with fp8 checkpoints.", "use fp8 (e4m3) or auto")
 
 
 def _check_block_size(shape: ModelShape, rank: Rank) -> None:
