@@ -11,16 +11,7 @@ from kvplan.architecture.config_fields import ConfigFields, text_fields
 from kvplan.architecture.context_length import context_lengths
 from kvplan.architecture.families import FAMILIES, Family
 from kvplan.architecture.kv_scheme import checkpoint_kv_cache_dtype
-from kvplan.architecture.layers import (
-    BlockSparseAttention,
-    ChunkedLocal,
-    CrossAttention,
-    DeepseekV4Attention,
-    FullAttention,
-    Layer,
-    Mla,
-    SlidingWindow,
-)
+from kvplan.architecture.layers import DeepseekV4Attention, KvHeadsCache, Layer, Mla, RecurrentState
 from kvplan.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -48,7 +39,8 @@ class ModelShape:
     num_attention_heads: int
     """0 for attention-free models."""
     num_key_value_heads: int
-    """As vLLM counts them: 1 for latent attention, whatever the config's own field says."""
+    """As vLLM counts them: 1 for latent attention, whatever the config's own field says; the largest
+    number where layers differ."""
     head_dim: int
     """As vLLM counts it: the latent's width for latent attention."""
     max_model_len: int
@@ -125,7 +117,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         dtype=_dtype(top, fields),
         layers=layers,
         num_experts=_num_experts(fields),
-        is_hybrid=family.hybrid and any(not _is_attention_only(layer) for layer in layers),
+        is_hybrid=family.hybrid and any(map(_has_state, layers)),
         is_multimodal=family.multimodal,
         is_encoder_decoder=family.encoder_decoder,
         has_bidirectional_images=_has_bidirectional_images(family, top, fields),
@@ -156,27 +148,27 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 
 def _head_counts(layers: tuple[Layer, ...]) -> tuple[int, int, int]:
-    """(query heads, KV heads, head size) as vLLM's model_config counts them; zeros without attention."""
-    for cache in (cache for layer in layers for cache in layer):
+    """(query heads, KV heads, head size) as vLLM's model_config counts them; zeros without attention.
+
+    Where layers differ (Gemma 4) each figure is the largest.
+
+    Source: vLLM 0.32.0 config/model_arch.py::ModelArchitectureConfig.from_layers.
+    """
+    counts = [(0, 0, 0)]
+    for cache in {cache for layer in layers for cache in layer}:
         match cache:
             case Mla():
-                return cache.num_heads, 1, cache.kv_lora_rank + cache.qk_rope_head_dim
+                counts.append((cache.num_heads, 1, cache.kv_lora_rank + cache.qk_rope_head_dim))
             case DeepseekV4Attention():
-                return cache.num_heads, 1, cache.head_dim
-            case (
-                FullAttention() | SlidingWindow() | ChunkedLocal() | CrossAttention() | BlockSparseAttention()
-            ):
-                return cache.num_heads, cache.num_kv_heads, cache.head_dim
-            case _:
-                continue
-    return 0, 0, 0
+                counts.append((cache.num_heads, 1, cache.head_dim))
+            case _ if isinstance(cache, KvHeadsCache):
+                counts.append((cache.num_heads, cache.num_kv_heads, cache.head_dim))
+    heads, kv_heads, head_dims = zip(*counts, strict=True)
+    return max(heads), max(kv_heads), max(head_dims)
 
 
-def _is_attention_only(layer: Layer) -> bool:
-    return all(
-        isinstance(cache, FullAttention | SlidingWindow | ChunkedLocal | CrossAttention | Mla)
-        for cache in layer
-    )
+def _has_state(layer: Layer) -> bool:
+    return any(isinstance(cache, RecurrentState) for cache in layer)
 
 
 def _intermediate_size(fields: ConfigFields) -> int | None:

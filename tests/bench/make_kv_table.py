@@ -207,7 +207,6 @@ def factor_cases() -> list[Case]:
     cases += [
         Case(gemma2, "b200", flags(attention_backend="FLASH_ATTN")),
         Case("google__gemma-3-12b-it", "b200", flags(max_model_len=32768, kv_cache_dtype="fp8")),
-        Case("google__gemma-3-12b-it", flags=flags(max_model_len=32768, language_model_only=True)),
         Case("google__gemma-3-12b-it", flags=flags(max_model_len=32768, kv_cache_dtype="fp8")),
         Case("google__gemma-3-1b-it", "b200", flags(attention_backend="FLASH_ATTN")),
         Case("google__gemma-3-1b-it", flags=flags(block_size=256)),
@@ -219,7 +218,6 @@ def factor_cases() -> list[Case]:
         Case(mistral, flags=flags(block_size=128)),
         Case(mistral, flags=flags(max_model_len="auto"), available=2 * 10**9),
         Case(gemma3, flags=flags(max_model_len="auto"), available=8 * 10**9),
-        Case(oss, flags=flags(dcp=2, tp=16)),
         Case(oss, "a100-80", flags(kv_cache_dtype="fp8")),
         Case(oss, "rtx5090", flags(kv_cache_dtype="fp8")),
         Case(oss, flags=flags(kv_cache_dtype="turboquant_4bit_nc")),

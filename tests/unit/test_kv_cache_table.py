@@ -16,7 +16,7 @@ from kvplan.architecture.model_shape import ModelShape, model_shape
 from kvplan.config.resolved import ResolvedSettings
 from kvplan.errors import InputError
 from kvplan.memory.hardware import GpuSpec, cpu_spec
-from kvplan.memory.kv_cache.plan import KvCachePlan, plan_kv_cache
+from kvplan.memory.kv_cache.plan import plan_kv_cache
 
 DATA = Path(__file__).parents[1] / "data"
 ROWS = [json.loads(line) for line in (DATA / "kv_table.jsonl").read_text().splitlines()]
@@ -31,6 +31,13 @@ NOT_ANSWERED = {
     "MiniMaxAI__MiniMax-M3 h100": "this config's model_type is not one that Transformers knows",
     "meta-llama__Llama-3.1-405B-Instruct-FP8 h100": "fbgemm_fp8 needs --allow-deprecated-quantization",
     "moonshotai__Kimi-K3 h100": "needs the compiled FlashKDA module",
+}
+IN_OUR_WORDS = {
+    # vLLM stops on an assertion or an arithmetic error that says nothing to a user.
+    "microsoft__phi-4 h100 tp=4": "",
+    "deepseek-ai__DeepSeek-V4-Flash h100 max_model_len=32768 block_size=64": (
+        "integer division or modulo by zero"
+    ),
 }
 SSM_BACKENDS = {"GDN_ATTN", "MAMBA1_ATTN", "MAMBA2_ATTN", "SHORT_CONV_ATTN"}
 
@@ -51,16 +58,17 @@ def gpu_of(row: dict[str, Any]) -> GpuSpec:
 
 def settings_of(row: dict[str, Any]) -> ResolvedSettings:
     flags, resolved = row["flags"], row["resolved"]
-    extra = json.loads(flags["set"].partition("=")[2]) if "set" in flags else None
-    extra_name = flags.get("set", "").partition("=")[0]
-    length = flags.get("max_model_len", resolved["max_model_len"])
+    name, _, value = flags.get("set", "").partition("=")
+    extra: dict[str, Any] = {name: json.loads(value)} if name else {}
+    length = flags.get("max_model_len", resolved.get("max_model_len", shape_of(row["model"]).max_model_len))
+    dtype = resolved.get("dtype", flags.get("dtype", "bfloat16")).removeprefix("torch.")
     return ResolvedSettings(
         vllm_version=(0, 32, 0),
         gpu_memory_utilization=0.92,
         max_model_len=-1 if length == "auto" else length,
-        max_num_seqs=resolved["max_num_seqs"],
-        max_num_batched_tokens=resolved["max_num_batched_tokens"],
-        dtype=resolved["dtype"].removeprefix("torch."),
+        max_num_seqs=resolved.get("max_num_seqs", 1024),
+        max_num_batched_tokens=resolved.get("max_num_batched_tokens", 8192),
+        dtype=dtype,
         kv_cache_dtype=flags.get("kv_cache_dtype", "auto"),
         kv_cache_dtype_skip_layers=tuple(map(str, flags.get("kv_cache_dtype_skip_layers", ()))),
         block_size=flags.get("block_size"),
@@ -69,12 +77,12 @@ def settings_of(row: dict[str, Any]) -> ResolvedSettings:
         pipeline_parallel_size=flags.get("pp", 1),
         decode_context_parallel_size=flags.get("dcp", 1),
         enable_prefix_caching=not flags.get("no_prefix_caching", False),
-        async_scheduling=resolved["async_scheduling"],
+        async_scheduling=resolved.get("async_scheduling", True),
         disable_hybrid_kv_cache_manager=flags.get("disable_hybrid_kv_cache_manager", False),
         attention_backend=flags.get("attention_backend"),
-        mamba_cache_dtype=extra if extra_name == "mamba_cache_dtype" else "auto",
-        mamba_ssm_cache_dtype=extra if extra_name == "mamba_ssm_cache_dtype" else "auto",
-        num_speculative_tokens=extra["num_speculative_tokens"] if extra_name == "speculative_config" else 0,
+        mamba_cache_dtype=extra.get("mamba_cache_dtype", "auto"),
+        mamba_ssm_cache_dtype=extra.get("mamba_ssm_cache_dtype", "auto"),
+        num_speculative_tokens=extra.get("speculative_config", {}).get("num_speculative_tokens", 0),
     )
 
 
@@ -133,18 +141,15 @@ def test_what_vllm_refuses_is_refused_in_its_words(row: dict[str, Any]) -> None:
     with pytest.raises(InputError) as refusal:
         plan_kv_cache(shape_of(row["model"]), settings_of(row), gpu_of(row))
     ours, theirs = refusal.value.message, row["error"]
-    assert ours in theirs or ours[:1000] in theirs, theirs
+    if row["id"] in IN_OUR_WORDS:
+        assert theirs == IN_OUR_WORDS[row["id"]]
+    else:
+        # The table keeps the first 1500 characters of a refusal.
+        assert ours[:1400] in theirs
 
 
-def test_every_config_of_the_table_has_a_figure_or_a_reason() -> None:
-    silent = {row["id"] for row in ROWS if "stages" not in row and not row["resolved"]}
-    assert silent - set(NOT_ANSWERED) == {
-        row["id"] for row in ROWS if not row["resolved"] and row["id"] not in NOT_ANSWERED
-    }
-
-
-def test_the_plan_of_a_pool_that_nobody_limits() -> None:
-    plans: list[KvCachePlan] = [
-        plan_kv_cache(shape_of(row["model"]), settings_of(row), gpu_of(row)) for row in ROWS if answered(row)
-    ]
-    assert len(plans) > 100
+def test_every_public_config_is_read_and_asked() -> None:
+    asked = {row["id"] for row in ROWS if answered(row)} | set(NOT_ANSWERED)
+    for path in sorted((DATA / "configs").glob("*.json")):
+        assert f"{path.stem} h100" in asked
+        assert shape_of(path.stem.replace("__", "/", 1)).num_layers > 0
