@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,22 @@ if TYPE_CHECKING:
 _SETTINGS = "vLLM settings that every launch gets"
 _WORKLOAD = "Target and workload"
 _SEARCH = "Search"
+
+
+class Objective(enum.StrEnum):
+    """What the best setting is best in."""
+
+    TARGET = "target"
+    THROUGHPUT = "throughput"
+    LATENCY = "latency"
+    CAPACITY = "capacity"
+
+
+class Strategy(enum.StrEnum):
+    """How the settings to launch are chosen."""
+
+    GUIDED = "guided"
+    GRID = "grid"
 
 
 def tune(
@@ -53,6 +70,18 @@ def tune(
     tensor_parallel_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
     enforce_eager: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
     enable_prefix_caching: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    objective: Annotated[
+        Objective | None,
+        typer.Option(help="Default: the target, then output tokens per second.", rich_help_panel=_SEARCH),
+    ] = None,
+    strategy: Annotated[
+        Strategy | None,
+        typer.Option(help="guided (default), or every combination.", rich_help_panel=_SEARCH),
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        list[float] | None,
+        typer.Option(min=0.01, max=1, help="Values of the grid strategy.", rich_help_panel=_SEARCH),
+    ] = None,
     kv_cache_dtype: Annotated[
         list[str] | None, typer.Option(help="Values to try, the base first.", rich_help_panel=_SEARCH)
     ] = None,
@@ -138,6 +167,9 @@ def tune(
             max_preemptions=max_preemptions,
             min_headroom_bytes=None if min_headroom_gib is None else bytes_from_gib(min_headroom_gib),
         ),
+        objective=None if objective is None else objective.value,
+        strategy=None if strategy is None else strategy.value,
+        utilizations=tuple(gpu_memory_utilization or ()),
         kv_cache_dtypes=tuple(kv_cache_dtype or ()),
         block_sizes=tuple(block_size or ()),
         max_num_seqs=tuple(sorted(max_num_seqs or ())),

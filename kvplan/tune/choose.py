@@ -73,9 +73,9 @@ def compare(base: Sequence[float], changed: Sequence[float]) -> Difference | Non
 def objective_values(problem: Problem, trial: Trial) -> list[float]:
     """What the objective makes of a trial, one value a repeat; higher is better, empty is unknown.
 
-    target, throughput: output tokens per second at the target's load. latency: whole answers per second of one
-    user (the inverse of the end-to-end P99), so that a relative gain means the same in all three. capacity:
-    tokens of KV cache.
+    target, throughput: output tokens per second at the target's load. latency: whole answers per second of
+    one user (the inverse of the end-to-end P99), so that a relative gain means the same in all three.
+    capacity: tokens of KV cache.
     """
     loads = [load for load in trial.results("target", problem.target_concurrency) if load.is_usable]
     if problem.objective == "latency":

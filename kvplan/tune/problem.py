@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Device = Literal["cuda", "cpu"]
 Objective = Literal["target", "throughput", "latency", "capacity"]
+Strategy = Literal["guided", "grid"]
 
 DEFAULT_BLOCK_SIZE: Final[Mapping[str, int]] = {"cpu": 128, "cuda": 16}
 """What vLLM takes when --block-size is not given (platforms/cpu.py; v1/attention/backends for CUDA)."""
@@ -60,6 +61,8 @@ class Space:
     block_size: tuple[int, ...] = ()
     max_num_seqs: tuple[int, ...] = ()
     """Rising; also the loads that the sweep of one server uses."""
+    utilization: tuple[float, ...] = ()
+    """Of the grid strategy; the guided one searches between the two ends."""
     lowest_utilization: float = 0.05
     highest_utilization: float = 1.0
     utilization_step: float = 0.005
@@ -90,6 +93,7 @@ class Problem:
     space: Space
     constraints: Constraints = field(default_factory=Constraints)
     objective: Objective = "target"
+    strategy: Strategy = "guided"
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Flags that every launch gets as they are (enforce_eager, dtype, quantization, ...)."""
     tolerance: float = 0.02
@@ -143,8 +147,8 @@ class Problem:
     def from_dict(cls, record: Mapping[str, Any]) -> Problem:
         """The problem back from a journal."""
         space = dict(record["space"])
-        for name in ("kv_cache_dtype", "block_size", "max_num_seqs"):
-            space[name] = tuple(space[name])
+        for name in ("kv_cache_dtype", "block_size", "max_num_seqs", "utilization"):
+            space[name] = tuple(space.get(name, ()))
         space["other"] = {name: tuple(values) for name, values in space["other"].items()}
         plain = {f.name for f in dataclasses.fields(cls)} - {"lengths", "space", "constraints"}
         rest = {k: v for k, v in record.items() if k in plain}

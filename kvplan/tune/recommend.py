@@ -11,6 +11,7 @@ from kvplan.tune.choose import compare, is_quantised, throughputs, violations
 from kvplan.tune.search import margin_points, peak_spread_bytes, variants
 
 if TYPE_CHECKING:
+    from kvplan.config.serving import ServingConfig
     from kvplan.tune.card import Card, KvRules
     from kvplan.tune.choose import Difference
     from kvplan.tune.problem import Problem
@@ -202,7 +203,7 @@ def _at_target(problem: Problem, trial: Trial) -> LoadSummary | None:
 
 def _nearest(state: SearchState) -> Trial | None:
     """Without a confirmed setting: the best survivor of the boundary, else the probe."""
-    survivors = [t for t in state.trials if t.survived and t.spec.phase == "boundary"]
+    survivors = [t for t in state.trials if t.survived and t.spec.phase in {"boundary", "grid"}]
     return max(survivors, key=lambda t: t.gpu_memory_utilization or 0.0, default=state.probe)
 
 
@@ -225,6 +226,7 @@ def _bracket_ends(state: SearchState) -> tuple[BoundaryEnd | None, BoundaryEnd |
     if state.bracket is None:
         return None, None
     step = state.problem.space.utilization_step
+    winner = None if state.winner is None else _knobs(state.winner)
 
     def trial_at(point: int | None, survived: bool) -> Trial | None:
         if point is None:
@@ -235,12 +237,17 @@ def _bracket_ends(state: SearchState) -> tuple[BoundaryEnd | None, BoundaryEnd |
             for t in state.trials
             if t.gpu_memory_utilization == wanted
             and t.survived is survived
-            and t.spec.phase in {"boundary", "confirm"}
+            and t.spec.phase in {"boundary", "confirm", "grid"}
+            and _knobs(t.spec.settings) == winner
         )
 
     low = trial_at(state.bracket.highest_success, survived=True)
     high = trial_at(state.bracket.lowest_failure, survived=False)
     return None if low is None else _end(low), None if high is None else _end(high)
+
+
+def _knobs(settings: ServingConfig) -> ServingConfig:
+    return settings.with_flags(gpu_memory_utilization=None, kv_cache_memory_bytes=None)
 
 
 def _end(trial: Trial) -> BoundaryEnd:

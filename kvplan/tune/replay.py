@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvplan.tune.problem import Problem
 from kvplan.tune.recommend import Recommendation, recommend
-from kvplan.tune.search import GuidedSearch, SearchState, StopSearch
+from kvplan.tune.search import SearchState, StopSearch
+from kvplan.tune.strategies import search_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +58,9 @@ def replayed(problem: Problem, rules: KvRules, contents: JournalContents) -> Sea
         return trial
 
     budget = (contents.last("resumed") or contents.header)["budget"]
-    return GuidedSearch(problem, rules, answer, budget["max_launches"], lambda: float("inf")).run()
+    probe_utilization = contents.header["assumed"]["probe_utilization"]
+    search = search_of(problem, rules, answer, budget["max_launches"], probe_utilization=probe_utilization)
+    return search.run()
 
 
 def rules_of(header: Mapping[str, Any]) -> KvRules:

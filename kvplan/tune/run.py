@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kvplan.tune.recommend import Recommendation, recommend
 from kvplan.tune.replay import INTERRUPTED, recommendation_as_dict
-from kvplan.tune.search import GuidedSearch
+from kvplan.tune.strategies import search_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,13 +75,13 @@ class TuneRun:
             KeyboardInterrupt: passed on, after the outcome so far was written.
             KvplanError: the journal can't be written, or the run can't go on; what finished is in it.
         """
-        search = GuidedSearch(
+        search = search_of(
             self.problem,
             self.rules,
             self._ask,
             self.budget.max_launches,
-            self._minutes_left,
-            self.probe_utilization,
+            minutes_left=self._minutes_left,
+            probe_utilization=self.probe_utilization,
         )
         try:
             state = search.run()

@@ -15,8 +15,8 @@ from kvplan.tune.execute import EngineExecutor
 from kvplan.tune.identity import installed_vllm, run_context
 from kvplan.tune.journal import new_journal, refuse_mixing, reopened_journal
 from kvplan.tune.run import TuneRun
-from kvplan.tune.search import GuidedSearch
 from kvplan.tune.setup import LOAD_S, as_begun, expected_start_s, prepare_again
+from kvplan.tune.strategies import search_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,13 +44,12 @@ def forecast(prepared: Prepared, runs_dir: Path) -> LaunchForecast:
     """The search, answered by the memory model instead of by vLLM."""
     assumed = prepared.assumed
     server = AssumedServer(prepared.problem, prepared.rules, assumed.non_kv_bytes, assumed.unbudgeted_bytes)
-    GuidedSearch(
+    search_of(
         prepared.problem,
         prepared.rules,
         server.run_trial,
         prepared.budget.max_launches,
-        lambda: float("inf"),
-        assumed.probe_utilization,
+        probe_utilization=assumed.probe_utilization,
     ).run()
     start_s, source = expected_start_s(prepared.problem, prepared.header["context"], runs_dir)
     executor = EngineExecutor(prepared.problem, prepared.workload, runs_dir / "RUN", None)

@@ -12,8 +12,9 @@ from kvplan.config.project_file import FILE_NAME, read_project_file
 from kvplan.config.serving import ServingConfig
 from kvplan.errors import InputError
 from kvplan.planning import PlanRequest, plan_for
+from kvplan.tune.grid import knob_settings, utilizations
 from kvplan.tune.identity import installed_vllm, run_context, workload_from_record
-from kvplan.tune.problem import Budget, Constraints, Device, Lengths, Objective, Problem, Space
+from kvplan.tune.problem import Budget, Constraints, Device, Lengths, Objective, Problem, Space, Strategy
 from kvplan.tune.replay import rules_of
 from kvplan.units import GIB, format_gib
 
@@ -47,7 +48,9 @@ class TuneRequest:
     plan: PlanRequest
     demo: bool = False
     constraints: Constraints = field(default_factory=Constraints)
-    objective: Objective = "target"
+    objective: Objective | None = None
+    strategy: Strategy | None = None
+    utilizations: tuple[float, ...] = ()
     kv_cache_dtypes: tuple[str, ...] = ()
     block_sizes: tuple[int, ...] = ()
     max_num_seqs: tuple[int, ...] = ()
@@ -111,7 +114,8 @@ def prepare(request: TuneRequest, workload: Workload | None = None) -> Prepared:
         lengths=_lengths(workload),
         space=space,
         constraints=request.constraints,
-        objective=request.objective,
+        objective=request.objective or "target",
+        strategy=request.strategy or "guided",
         fixed=fixed,
         tolerance=TOLERANCE if request.tolerance is None else request.tolerance,
         margin=MARGIN if request.margin is None else request.margin,
@@ -119,7 +123,7 @@ def prepare(request: TuneRequest, workload: Workload | None = None) -> Prepared:
         seed=request.seed or 0,
     )
     _check(problem, planned)
-    budget = Budget(request.max_launches or MAX_LAUNCHES, request.max_minutes or MAX_MINUTES)
+    budget = _budget(request, problem)
     context = run_context(planned.source, gpu, device, workload, version)
     assumed = _assumed(planned, problem)
     header = {
@@ -194,6 +198,9 @@ def as_begun(request: TuneRequest, header: Mapping[str, Any]) -> Prepared | None
             kv_cache_dtypes=request.kv_cache_dtypes or then.space.kv_cache_dtype,
             block_sizes=request.block_sizes or then.space.block_size,
             max_num_seqs=request.max_num_seqs or then.space.max_num_seqs,
+            utilizations=request.utilizations or then.space.utilization,
+            objective=request.objective or then.objective,
+            strategy=request.strategy or then.strategy,
             tolerance=then.tolerance if request.tolerance is None else request.tolerance,
             margin=then.margin if request.margin is None else request.margin,
             seed=then.seed if request.seed is None else request.seed,
@@ -335,7 +342,21 @@ def _space(request: TuneRequest, planned: Planned, device: Device) -> Space:
     blocks = request.block_sizes or ((serving.block_size,) if serving.block_size else ())
     if not blocks and only_full_attention:
         blocks = (128, 32) if device == "cpu" else (16, 32)
-    return Space(kv_cache_dtype=dtypes, block_size=blocks, max_num_seqs=request.max_num_seqs)
+    return Space(
+        kv_cache_dtype=dtypes,
+        block_size=blocks,
+        max_num_seqs=request.max_num_seqs,
+        utilization=tuple(sorted(request.utilizations)),
+    )
+
+
+def _budget(request: TuneRequest, problem: Problem) -> Budget:
+    """As given; a grid that was asked for may take what it takes."""
+    launches, minutes = MAX_LAUNCHES, MAX_MINUTES
+    if problem.strategy == "grid":
+        launches = 2 + len(knob_settings(problem)) * len(utilizations(problem))
+        minutes = max(minutes, launches * (START_S[problem.device] + LOAD_S) / 60)
+    return Budget(request.max_launches or launches, request.max_minutes or minutes)
 
 
 def _check(problem: Problem, planned: Planned) -> None:

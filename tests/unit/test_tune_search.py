@@ -10,14 +10,17 @@ import pytest
 from kvplan.errors import FailureClass
 from kvplan.memory.hardware import cpu_spec
 from kvplan.tune.assumed import AssumedServer
+from kvplan.tune.choose import objective_values
 from kvplan.tune.problem import Constraints, Lengths, Problem, Space
 from kvplan.tune.recommend import Recommendation, recommend
 from kvplan.tune.rules import kv_rules
 from kvplan.tune.search import GuidedSearch, SearchState
+from kvplan.tune.strategies import search_of
+from kvplan.tune.trial import LoadLevel, LoadResult, TrialSpec
 from kvplan.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from kvplan.tune.trial import LoadLevel, Trial, TrialSpec
+    from kvplan.tune.trial import Trial
 
 CARD = 2 * GIB
 # 2 x 4 layers x 2 KV heads x 64 x 2 bytes = 2048 bytes a token; a block of 128 is 256 KiB.
@@ -283,6 +286,56 @@ def test_the_same_answers_give_the_same_questions() -> None:
     replay = iter(list(first.trials))
     second = GuidedSearch(PROBLEM, RULES, lambda spec: _same(next(replay), spec), 30, lambda: 1e9).run()
     assert second.trials == first.trials
+
+
+def test_the_grid_tries_every_combination_that_can_start_and_confirms_the_best() -> None:
+    space = Space(
+        kv_cache_dtype=("auto", "fp8"),
+        block_size=(128, 32),
+        max_num_seqs=(8, 16),
+        utilization=(0.2, 0.5, 0.7, 0.9),
+    )
+    problem = dataclasses.replace(PROBLEM, strategy="grid", space=space)
+    fake = server(problem, faster={("block_size", 32): 1.2, ("kv_cache_dtype", "fp8"): 3.0})
+    state = search_of(problem, RULES, fake.run_trial, 99).run()
+    answer = recommend(state, RULES)
+    # 2 x 2 x 2 settings at 4 utilisations; 0.2 x 2048 MiB is less than the 600 MiB before the KV cache.
+    assert phases(state).count("grid") == 24
+    assert "8 of 32 candidates were ruled out without a launch" in answer.notes[-1]
+    assert phases(state)[-1] == "confirm"
+    # Full at 0.7559: 0.9 is killed. fp8 is fastest and quantised; block 32 is next.
+    assert answer.settings is not None
+    assert answer.settings["block_size"] == 32
+    assert answer.settings["kv_cache_dtype"] == "auto"
+    assert answer.boundary_survived is not None
+    assert answer.boundary_failed is not None
+    assert answer.boundary_survived.gpu_memory_utilization == 0.7
+    assert answer.boundary_failed.gpu_memory_utilization == 0.9
+    assert answer.met
+
+
+def test_latency_is_judged_by_the_end_to_end_p99_and_capacity_by_tokens() -> None:
+    def trial_with(e2e_ms: float, speed: float, tokens: int) -> Trial:
+        fake = server()
+        spec = TrialSpec("probe", PROBLEM.base_settings().with_flags(kv_cache_memory_bytes=10**8), (), "")
+        level = LoadLevel("target", 8)
+        load = LoadResult(level, 0, 8, 0, output_throughput=speed, p99_e2el_ms=e2e_ms)
+        trial = fake.run_trial(spec)
+        assert trial.launch is not None
+        facts = dataclasses.replace(trial.launch.facts, kv_cache_tokens=tokens)
+        return dataclasses.replace(
+            trial, loads=(load, load), launch=dataclasses.replace(trial.launch, facts=facts)
+        )
+
+    quick, large = trial_with(500, 100, 1000), trial_with(1000, 200, 4000)
+
+    def values(objective: Any, trial: Trial) -> list[float]:
+        return objective_values(dataclasses.replace(PROBLEM, objective=objective), trial)
+
+    assert values("latency", quick) == [2.0, 2.0]
+    assert values("latency", large) == [1.0, 1.0]
+    assert values("throughput", large) == [200, 200]
+    assert values("capacity", large) == [4000.0, 4000.0]
 
 
 def _same(trial: Trial, spec: TrialSpec) -> Trial:
