@@ -126,7 +126,8 @@ def _literal(text: str) -> dict[str, Any]:
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return {k: v for k, v in re.findall(r"'(\w+)': ('[^']*'|-?[\d.]+|True|False)", text) if v is not None}
+        found = re.findall(r"'(\w+)': ('[^']*'|-?\d+(?:\.\d+)?|True|False)", text)
+        return {name: ast.literal_eval(value) for name, value in found}
     return value if isinstance(value, dict) else {}
 
 

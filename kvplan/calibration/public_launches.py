@@ -117,7 +117,7 @@ def read_public_launches(path: Path) -> tuple[PublicLaunch, ...]:
     for number, line in enumerate(lines, 1):
         try:
             launches.append(_launch(json.loads(line)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{path}:{number}: not a launch: {error}",
                 "one JSON object a line, keys as in docs/calibration.md",

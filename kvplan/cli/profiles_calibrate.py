@@ -10,6 +10,8 @@ import typer
 
 from kvplan.cli.profiles import app
 
+__all__ = ["app", "calibrate"]
+
 
 class CalibrationFormat(enum.StrEnum):
     """How the answer is printed."""

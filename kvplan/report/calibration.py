@@ -147,7 +147,9 @@ def study_as_dict(study: Study) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "leave_one_source_out": study.left_out,
-        "score": dataclasses.asdict(study.score),
+        "score": {
+            k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(study.score).items()
+        },
         "coefficients": dataclasses.asdict(study.coefficients),
         "launches": [
             {
