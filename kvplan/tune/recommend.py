@@ -289,23 +289,15 @@ def _effects(state: SearchState) -> list[KnobEffect]:
     if probe is None:
         return []
     target = problem.target_concurrency
-    base = probe.spec.settings.given()
     found = []
     for knob, value in variants(problem):
-        trial = next(
-            (
-                t
-                for t in state.trials
-                if t.spec.phase == "knob" and t.spec.settings.given().get(knob) == value
-            ),
-            None,
-        )
-        if trial is None:
+        trial, base = _pair(state, knob, value)
+        if trial is None or base is None:
             continue
         difference = compare(
-            throughputs(probe.results("target", target)), throughputs(trial.results("target", target))
+            throughputs(base.results("target", target)), throughputs(trial.results("target", target))
         )
-        found.append(_knob_effect(knob, base.get(knob), value, (probe, trial), difference))
+        found.append(_knob_effect(knob, value, (base, trial), difference))
     confirmed = state.confirmed
     if confirmed is not None:
         before, after = _kv_tokens(probe), _kv_tokens(confirmed)
@@ -328,6 +320,21 @@ def _effects(state: SearchState) -> list[KnobEffect]:
     return found
 
 
+def _pair(state: SearchState, knob: str, value: Any) -> tuple[Trial | None, Trial | None]:
+    """The trial of a knob's value, and the one before it that differs in nothing else."""
+    survivors: list[Trial] = []
+    for trial in state.trials:
+        if trial.spec.phase == "knob" and trial.spec.settings.given().get(knob) == value:
+            same = (
+                t for t in survivors if t.spec.settings.with_flags(**{knob: value}) == trial.spec.settings
+            )
+            if (base := next(same, None)) is not None:
+                return trial, base
+        if trial.survived and trial.spec.phase in {"probe", "knob"}:
+            survivors.append(trial)
+    return None, None
+
+
 def _own_utilization(card: Card | None, probe: Trial) -> float | None:
     if probe.gpu_memory_utilization is not None or card is None or probe.kv_cache_bytes is None:
         return probe.gpu_memory_utilization
@@ -335,9 +342,9 @@ def _own_utilization(card: Card | None, probe: Trial) -> float | None:
 
 
 def _knob_effect(
-    knob: str, base: Any, value: Any, trials: tuple[Trial, Trial], difference: Difference | None
+    knob: str, value: Any, trials: tuple[Trial, Trial], difference: Difference | None
 ) -> KnobEffect:
-    probe, trial = trials
+    base, trial = trials
     verdict: Literal["better", "worse", "undecided", "not recommended", "failed"]
     if not trial.survived:
         verdict, why = "failed", f"{trial.failure or trial.status}: {trial.evidence or 'no evidence'}"
@@ -354,14 +361,14 @@ def _knob_effect(
         )
     return KnobEffect(
         knob=knob,
-        from_value=base,
+        from_value=base.spec.settings.given().get(knob),
         to_value=value,
-        from_trial=probe.number,
+        from_trial=base.number,
         to_trial=trial.number,
         output_throughput_change=None if difference is None else difference.change,
         change_low=None if difference is None else difference.low,
         change_high=None if difference is None else difference.high,
-        kv_cache_tokens_from=_kv_tokens(probe),
+        kv_cache_tokens_from=_kv_tokens(base),
         kv_cache_tokens_to=_kv_tokens(trial),
         verdict=verdict,
         why=why,

@@ -165,23 +165,23 @@ class GuidedSearch:
             )
 
     def _try_knobs(self, probe: Trial, base: ServingConfig) -> ServingConfig:
-        """Every other value of each knob against the probe, one variable at a time, everything else equal."""
-        winner = base
+        """Every other value of each knob against the best so far, one variable at a time, all else equal."""
+        winner, best = base, probe
         for knob, value in variants(self.problem):
             if not self._can_afford_more():
                 self.state.notes.append(
                     f"{knob}={value} was not tried: the launches left are for the boundary"
                 )
                 continue
-            changed = probe.spec.settings.with_flags(**{knob: value})
-            why = f"what {knob}={value} changes, everything else as in the probe"
+            changed = best.spec.settings.with_flags(**{knob: value})
+            why = f"what {knob}={value} changes, everything else as in trial {best.number}"
             trial = self._ask(TrialSpec("knob", changed, (self._target_level(),), why))
             if is_quantised(knob, value):
                 self.state.notes.append(
                     f"{knob}={value} was measured and is not recommended: nothing looked at its answers yet"
                 )
-            elif trial.survived and better_variant(self.problem, trial, probe):
-                winner = winner.with_flags(**{knob: value})
+            elif trial.survived and better_variant(self.problem, trial, best):
+                winner, best = winner.with_flags(**{knob: value}), trial
         return winner
 
     def _find_boundary(self, card: Card, winner: ServingConfig) -> Bracket:

@@ -185,6 +185,18 @@ def test_a_decidedly_faster_block_size_wins_and_a_noisy_one_does_not() -> None:
     assert effect.output_throughput_change == pytest.approx(0.2)
 
 
+def test_a_value_that_won_is_kept_while_the_next_knob_is_tried() -> None:
+    space = dataclasses.replace(PROBLEM.space, other={"max_num_batched_tokens": (2048, 4096)})
+    problem = dataclasses.replace(PROBLEM, space=space)
+    fake = server(problem, faster={("block_size", 32): 1.2, ("max_num_batched_tokens", 4096): 1.3})
+    _, answer = tune(fake)
+    assert answer.settings is not None
+    assert (answer.settings["block_size"], answer.settings["max_num_batched_tokens"]) == (32, 4096)
+    block, batched = (e for e in answer.effects if e.knob in {"block_size", "max_num_batched_tokens"})
+    assert batched.from_trial == block.to_trial
+    assert batched.output_throughput_change == pytest.approx(0.3)
+
+
 def test_a_quantised_kv_cache_is_measured_and_shown_and_never_recommended() -> None:
     _, answer = tune(server(faster={("kv_cache_dtype", "fp8"): 3.0}))
     assert answer.settings is not None
