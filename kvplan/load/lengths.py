@@ -132,9 +132,9 @@ def _quantile_share(u: float, x: float) -> float:
 def pair(inputs: Marginal, outputs: Marginal, dependence: Dependence) -> tuple[LengthSample, ...]:
     """Representative requests of two marginals, `STRATA` of them (one if both are fixed).
 
-    Comonotone: the longest prompts get the longest answers, which is the cautious reading of two separate
-    percentiles. Independent: neither says anything about the other (paired by a golden-ratio lattice, which
-    spreads evenly over both).
+    Comonotone: the longest prompts get the longest answers, the cautious reading of two separate percentiles:
+    no other pairing has a larger mean of what lies above any given total. Independent: neither says anything
+    about the other (paired by a golden-ratio lattice, which spreads evenly over both).
     """
     input_lens, output_lens = _whole(inputs.strata()), _whole(outputs.strata())
     if dependence == "independent":
