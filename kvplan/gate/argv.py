@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
 _PYTHON: Final = re.compile(r"(python|pypy)[\d.]*")
-_SHELLS: Final = frozenset({"bash", "sh", "zsh", "dash", "ash", "ksh"})
+SHELLS: Final = frozenset({"bash", "sh", "zsh", "dash", "ash", "ksh"})
 _SHELL_C: Final = re.compile(r"-[a-zA-Z]*c")
 _SERVER_MODULES: Final = re.compile(
     r"vllm\.entrypoints\.(openai\.)?(api_server|grpc_server|launcher)|vllm\.entrypoints\.openai|dynamo\.vllm"
@@ -90,7 +90,7 @@ class CommandReader:
             return self._python(words, around)
         if name in TOOLS:
             return self._docker(words, around)
-        if name in _SHELLS:
+        if name in SHELLS:
             return self._shell(words, around)
         if _SERVER_FILE.fullmatch(without_notes(words[0].text)):
             return self._launch(words[1:], words[0], around)
@@ -114,7 +114,7 @@ class CommandReader:
                 return self._module(words[i + 1 :], around)
             if name in _OPAQUE and inner in TOOLS and following in {"run", "exec", "create", "compose"}:
                 return self._docker(words[i:], around)
-            if name in _OPAQUE | TOOLS and inner in _SHELLS and _SHELL_C.fullmatch(following):
+            if name in _OPAQUE | TOOLS and inner in SHELLS and _SHELL_C.fullmatch(following):
                 return self._shell(words[i:], around)
         if name not in _TEXT_RUNNERS:
             return False
@@ -304,7 +304,7 @@ def _is_module(text: str) -> bool:
 def _is_program(text: str) -> bool:
     name = posixpath.basename(text)
     return (
-        name in _SHELLS
+        name in SHELLS
         or name in {"vllm", "ray", "nvidia-smi", "sleep", "env", "tail", "serve.sh"}
         or bool(_PYTHON.fullmatch(name))
     )

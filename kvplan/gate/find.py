@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvplan.errors import InputError
 from kvplan.gate.found import Found, NotRead
-from kvplan.gate.read import TELLING, is_candidate_name, read_text
+from kvplan.gate.read import is_candidate_name, is_telling, read_text
 from kvplan.gate.repo_files import GIT_SAFE, MAX_FILE_BYTES, DiskFiles, GitFiles, decode, git
 
 if TYPE_CHECKING:
@@ -96,19 +96,20 @@ def read_tree(root: Path, names: Iterable[str], assume: Mapping[str, str] | None
     """Read every file of the working tree that may hold a launch."""
     files = DiskFiles(root)
     found = Found()
+    prefix = f"{files.root}/"
     for name in names:
-        data = _quick_bytes(files.root, name)
+        data = _quick_bytes(prefix + name)
         if data is None:
             _say_too_large(files, name, found)
-        elif TELLING.search(data) or posixpath.basename(name).lower().startswith("kustomization"):
+        elif is_telling(data) or posixpath.basename(name).lower().startswith("kustomization"):
             read_into(found, name, decode(data), files, assume)
     return found
 
 
-def _quick_bytes(root: Path, name: str) -> bytes | None:
+def _quick_bytes(path: str) -> bytes | None:
     """Bytes of a listed file. Git lists nothing behind a linked folder, and a link itself is not followed."""
     try:
-        descriptor = os.open(root / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
@@ -173,7 +174,7 @@ def _read_named(found: Found, root: Path, name: str, assume: Mapping[str, str] |
     data = files.read_bytes(name)
     if data is None:
         found.not_read.append(NotRead(name, 1, "file too large or not readable, skipped"))
-    elif TELLING.search(data) or posixpath.basename(name).lower().startswith("kustomization"):
+    elif is_telling(data) or posixpath.basename(name).lower().startswith("kustomization"):
         read_into(found, name, decode(data), files, assume)
     else:
         found.files_read += 1
@@ -233,7 +234,7 @@ def read_commit(
             continue
         text = files.read(name)
         if text is not None and (
-            TELLING.search(text.encode("utf-8", "replace"))
+            is_telling(text.encode("utf-8", "replace"))
             or posixpath.basename(name).lower().startswith("kustomization")
         ):
             read_into(found, name, text, files, assume)

@@ -18,12 +18,30 @@ if TYPE_CHECKING:
 MAX_STRUCTURED: Final = 2 * 1024 * 1024
 MAX_EMBEDDED: Final = 4
 
-TELLING: Final = re.compile(
-    rb"(?i)vllm|engine_kwargs|EngineArgs|modelURL|LLMInferenceService|model_loading_config|server_parameters"
-    rb"|gpu[-_]memory[-_]utilization|max[-_]model[-_]len|tensor[-_]parallel[-_]size|format:\s*\{?\s*name:\s*huggingface"
-    rb"|max[-_]num[-_]seqs"
+_TOKENS: Final = (
+    b"vllm",
+    b"gpu-memory-utilization",
+    b"gpu_memory_utilization",
+    b"max-model-len",
+    b"max_model_len",
+    b"engine_kwargs",
+    b"model_loading_config",
+    b"modelurl",
+    b"llminferenceservice",
+    b"server_parameters",
+    b"tensor-parallel-size",
+    b"tensor_parallel_size",
+    b"name: huggingface",
+    b"max-num-seqs",
+    b"max_num_seqs",
 )
-"""What a file must hold somewhere to be read at all."""
+
+
+def is_telling(data: bytes) -> bool:
+    """Whether a file holds anything that some reader looks for (a substring search: a pattern is 30 times slower)."""
+    lowered = data.lower()
+    return any(token in lowered for token in _TOKENS)
+
 
 _SHELL_ENDINGS: Final = frozenset(
     {".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".pbs", ".envrc", ".command"}
@@ -67,7 +85,7 @@ def read_embedded(
     name: str, text: str, first_line: int, reading: Reading, around: Surroundings | None
 ) -> None:
     """Read a file's text that stands inside another file, with the outer file's lines."""
-    if reading.depth >= MAX_EMBEDDED or not TELLING.search(text.encode("utf-8", "replace")):
+    if reading.depth >= MAX_EMBEDDED or not is_telling(text.encode("utf-8", "replace")):
         return
     inner = Reading(reading.path, text, reading.files, reading.taint.assume)
     inner.taint = reading.taint
@@ -210,7 +228,7 @@ def _repaired(reading: Reading, error: YamlError) -> list[Node]:
         if not first < error.line <= first + reading.text.count("\n", begin, end) + 1:
             continue
         part = reading.text[begin:end]
-        if not TELLING.search(part.encode("utf-8", "replace")):
+        if not is_telling(part.encode("utf-8", "replace")):
             return []
         without = re.sub(r"(?m)^\s*\{%.*%\}\s*$", "", part)
         without = substitute(reading.taint, without, lambda _: None).replace("\t", "  ")

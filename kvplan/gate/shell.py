@@ -36,7 +36,8 @@ MAX_NESTED_TEXTS: Final = 6
 MAX_STEPS: Final = 20_000
 _SPLIT: Final = re.compile(r"[ \t\n]+")
 _SEEN_BY_ENGINE: Final = re.compile(r"(CUDA|NVIDIA|HABANA|ROCR|HIP|ZE|VLLM|PYTORCH)_")
-MAX_VALUE: Final = 100_000
+MAX_VALUE: Final = 20_000
+MAX_EXPANDED: Final = 3_000_000
 _TESTS: Final = frozenset({"test_command"})
 
 
@@ -92,6 +93,7 @@ class ShellReader:
         self._called: set[str] = set()
         self._steps = 0
         self._depth = 0
+        self._expanded = 0
         self._commands = CommandReader(reading, self._run_text)
 
     def run(self) -> None:
@@ -494,9 +496,12 @@ class ShellReader:
         return "".join(out)
 
     def _flat(self, node: Node) -> str:
-        return "".join(
+        text = "".join(
             " ".join(many) if many is not None else text for text, _, many in self._pieces(node, quoted=True)
         )
+        self._expanded += len(text)
+        # A script that multiplies its own text is followed no further.
+        return text if self._expanded < MAX_EXPANDED else self._taint.unknown("text expanded too often")
 
     def _array(self, node: Node) -> list[str] | None:
         """The fields of `$@`, `${A[@]}` or `${A[*]}`; None when the node is no array expansion."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import TYPE_CHECKING, Final
 
-from kvplan.gate.argv import CommandReader
+from kvplan.gate.argv import SHELLS, CommandReader
 from kvplan.gate.accelerators import count_of, memory_limit
+from kvplan.gate.readers.templates import substitute
 from kvplan.gate.shell import read_shell
 from kvplan.gate.shell_expand import Value
 from kvplan.gate.taint import Word
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from kvplan.gate.yaml_nodes import Node
 
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")
+
+_ENVSUBST: Final = re.compile(r"\$\{([A-Za-z_]\w*)(?::?-([^{}$]*))?\}")
 
 ConfigMaps = dict[tuple[str, str], str]
 """(name, key) -> value of the ConfigMaps that the repository holds."""
@@ -156,8 +160,24 @@ def run_container(
     elif not entry and len(arguments) == 1 and " " in arguments[0].text.strip() and args is not None:
         run_text_as_arguments(reading, arguments[0], around, image, commands, args)
     else:
+        if not any(posixpath.basename(word.text) in SHELLS for word in [*entry, *arguments][:4]):
+            entry, arguments = (
+                [word.with_text(unrendered(reading, word.text)) for word in part] for part in (entry, arguments)
+            )
         commands.container(entry or None, arguments, around, image)
     return len(reading.launches) > before
+
+
+def unrendered(reading: Reading, text: str) -> str:
+    """A word in which `${NAME}` and `{{ NAME }}` are left for a tool outside (envsubst, kustomize vars) to fill in."""
+    if "{{" in text:
+        text = substitute(reading.taint, text, lambda _: None)
+
+    def one(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        return reading.taint.unknown(name) if default is None else reading.taint.defaulted(name, default)
+
+    return _ENVSUBST.sub(one, text) if "${" in text else text
 
 
 def run_text_as_arguments(

@@ -319,6 +319,9 @@ def _call(node: ast.Call, scope: Scope, depth: int) -> Val:
         return _convert(name, node, scope, depth)
     if name == "dict":
         return _dict_call(node, scope, depth)
+    if name.rpartition(".")[2].endswith("Config") and node.keywords and not node.args:
+        # vLLM's own config objects say the same as the JSON that the flag takes.
+        return Val(keywords(node, scope, depth))
     if name in {"list", "tuple"} and len(node.args) == 1:
         return fold(node.args[0], scope, depth)
     if name == "json.dumps" and node.args:

@@ -1,0 +1,133 @@
+"""Give every reader hostile text and see that none of it ends in a traceback, a hang or a secret.
+
+usage: python tests/bench/gate_fuzz.py [--inputs 20000] [--seed 0]
+
+Inputs are the case files of tests/data/gate, mutated (cut, spliced with one another, brackets and quotes repeated,
+bytes flipped), and texts grown from the words of each format. Each is read under the name of its own format and of
+another one. Prints the number of inputs, of launches found, the slowest input and every failure; exits 1 on any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from kvplan.gate.find import read_into
+from kvplan.gate.found import Found
+from kvplan.gate.listing import as_json, as_text
+from kvplan.gate.repo_files import DiskFiles, decode
+
+CASES = Path(__file__).parents[1] / "data" / "gate" / "cases"
+NAMES = [
+    "vllm.yaml", "run.sh", "Dockerfile", "compose.yaml", "deploy.yaml", "kustomization.yaml", "values.yaml",
+    "chart/templates/d.yaml", "sky.yaml", "vllm.service", "supervisord.conf", ".github/workflows/w.yml", "serve.py",
+    "job.nomad.hcl", "play.yml", "sweep.json", "config.json", "noext",
+]  # fmt: skip
+WORDS = [
+    "vllm serve", "python -m vllm.entrypoints.openai.api_server", "--model", "--max-model-len", "8k", "${X:-4}", "$(VAR)",
+    "{{ .Values.a | default 3 }}", "%(ENV_X)s", "${{ matrix.m }}", "$((1+$N))", "<<EOF\n", "EOF\n", "[", "{", "]", "}", "'", '"',
+    "\\\n", "\n", "---\n", "&a ", "*a ", "- ", ": ", "if [ -z \"$M\" ]; then M=a; fi\n", "case $1 in a) T=1;; esac\n", "|\n  ",
+    ">-\n  ", "docker run --gpus all vllm/vllm-openai:v0.20.0", "A=$A$A\n", "A+=(x)\n", "f() { f; }\n", "LLM(model=", "**d", ")",
+    "--hf-overrides", '{"a": 1}', "-O3", "--config", "x.yaml", "services:\n", "  llm:\n", "    image: vllm/vllm-openai\n",
+    "kind: Deployment\n", "apiVersion: v1\n", "containers:\n", "\t", "\0", "\ue000", "\ue0010\ue001", "é", "hf_FAKEfakeFAKEfake", "#",
+]  # fmt: skip
+SECRET = "hf_FAKEfakeFAKEfake"  # noqa: S105  a made-up token whose appearance in any output is the failure
+
+
+def corpus() -> list[bytes]:
+    """The case files, large ones cut."""
+    files = [
+        path
+        for path in sorted(CASES.rglob("*"))
+        if path.is_file() and not path.name.endswith(".expected.json")
+    ]
+    return [path.read_bytes()[:4000] for path in files]
+
+
+def mutate(rng: random.Random, seeds: list[bytes]) -> bytes:
+    """One hostile input."""
+    if rng.random() < 0.3:
+        return "".join(
+            rng.choice(WORDS) + rng.choice(["", " ", "\n"]) for _ in range(rng.randrange(1, 60))
+        ).encode()
+    data = bytearray(rng.choice(seeds))
+    for _ in range(rng.randrange(1, 6)):
+        at = rng.randrange(len(data) + 1)
+        match rng.randrange(6):
+            case 0:
+                del data[at : at + rng.randrange(1, 200)]
+            case 1:
+                data[at:at] = rng.choice(WORDS).encode()
+            case 2:
+                other = rng.choice(seeds)
+                begin = rng.randrange(len(other) + 1)
+                data[at:at] = other[begin : begin + rng.randrange(1, 400)]
+            case 3:
+                data[at:at] = rng.choice(
+                    [b"[", b"{", b"(", b"${", b"$(", b"- ", b"'", b"{{", b"{%", b"&a [*a]"]
+                ) * rng.randrange(1, 300)
+            case 4:
+                if data:
+                    data[at % len(data)] = rng.randrange(256)
+            case _:
+                line = bytes(data[at : at + 80])
+                data[at:at] = line * rng.randrange(1, 20)
+    return bytes(data)
+
+
+def try_one(data: bytes, name: str, files: DiskFiles) -> int:
+    """Read one input and print it in both formats; gives the launches found.
+
+    Raises:
+        AssertionError: a secret came out.
+    """
+    found = Found()
+    read_into(found, name, decode(data), files)
+    printed = as_json(found) + as_text(found)
+    printed.encode("utf-8")
+    assert SECRET not in printed, "secret printed"
+    return len(found.launches)
+
+
+def run(inputs: int, seed: int) -> tuple[int, int, tuple[float, str], list[tuple[str, bytes]]]:
+    """Read that many inputs: how many, launches found, slowest, failures."""
+    rng = random.Random(seed)
+    seeds = corpus()
+    files = DiskFiles(CASES)
+    launches = 0
+    slowest = (0.0, "")
+    failures: list[tuple[str, bytes]] = []
+    for _ in range(inputs):
+        data, name = mutate(rng, seeds), rng.choice(NAMES)
+        begin = time.monotonic()
+        try:
+            launches += try_one(data, name, files)
+        except Exception:  # noqa: BLE001  any escape is what is looked for
+            failures.append((f"{name}\n{traceback.format_exc()}", data))
+        slowest = max(slowest, (time.monotonic() - begin, name))
+    return inputs, launches, slowest, failures
+
+
+def main() -> None:
+    """Fuzz and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--inputs", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    count, launches, slowest, failures = run(arguments.inputs, arguments.seed)
+    print(
+        f"{count} inputs, {launches} launches, {len(failures)} failures, slowest {slowest[0] * 1000:.0f} ms "
+        f"({slowest[1]}), {time.monotonic() - begin:.0f} s"
+    )
+    for text, data in failures[:10]:
+        print(text, repr(data[:2000]))
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()

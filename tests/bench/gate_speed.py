@@ -1,0 +1,78 @@
+"""Time `kvplan check --list` over a git tree of 50,000 files of which 1,000 are serving configs.
+
+usage: python tests/bench/gate_speed.py [--files 50000] [--configs 1000] [--runs 3]
+
+The configs are the case files of tests/data/gate without the hostile ones, in folders of their own; the others are
+Python, TypeScript, Markdown, JSON and YAML files of 0.2 to 6 KB that have nothing to do with vLLM. Prints wall time
+and peak memory of each run; the limits are 3 s and 150 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CASES = Path(__file__).parents[1] / "data" / "gate" / "cases"
+
+
+def build(root: Path, files: int, configs: int) -> int:
+    """Lay the tree out; gives the launches that its configs hold."""
+    rng = random.Random(0)
+    expected = [json.loads(path.read_text()) for path in sorted(CASES.glob("*.expected.json"))]
+    usable = [case for case in expected if "hostile" not in case and (CASES / case["case"]).is_file()]
+    launches = 0
+    for i in range(configs):
+        case = usable[i % len(usable)]
+        target = root / f"team{i % 37}" / f"service{i}" / case["as"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((CASES / case["case"]).read_bytes())
+        launches += len(case["launches"])
+    endings = [".py"] * 45 + [".ts"] * 20 + [".md"] * 10 + [".json"] * 10 + [".yaml"] * 10 + [".txt"] * 5
+    for i in range(files - configs):
+        folder = root / "src" / f"m{i % 200}"
+        folder.mkdir(parents=True, exist_ok=True)
+        body = f"# {i}\nvalue: {rng.random()}\n" * rng.randrange(8, 200)
+        (folder / f"f{i}{rng.choice(endings)}").write_text(body)
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    subprocess.run(["git", "add", "-A"], cwd=root, check=True)
+    return launches
+
+
+def main() -> None:
+    """Build, run, print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--files", type=int, default=50_000)
+    parser.add_argument("--configs", type=int, default=1_000)
+    parser.add_argument("--runs", type=int, default=3)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        launches = build(root, arguments.files, arguments.configs)
+        seconds = []
+        for _ in range(arguments.runs):
+            begin = time.monotonic()
+            result = subprocess.run(
+                [sys.executable, "-m", "kvplan", "check", "--list", "--format", "json"],
+                cwd=root,
+                capture_output=True,
+                check=True,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            )
+            seconds.append(time.monotonic() - begin)
+            found = len(json.loads(result.stdout)["launches"])
+            print(f"{seconds[-1]:.2f} s, {found} launches of {launches}")
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        print(f"fastest {min(seconds):.2f} s, peak {peak:.0f} MiB of all children (git among them)")
+        sys.exit(min(seconds) > 3 or peak > 150)
+
+
+if __name__ == "__main__":
+    main()
