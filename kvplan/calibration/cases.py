@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING, Final
 from kvplan.config.defaults import resolve
 from kvplan.config.version import parse_vllm_version
 from kvplan.errors import InputError, KvplanError, UnknownNameError
-from kvplan.memory.estimate import Estimate, estimate
 from kvplan.memory.hardware import GpuSpec
-from kvplan.memory.kv_cache.plan import plan_kv_cache
-from kvplan.memory.overhead import overhead_inputs, predict_overhead
-from kvplan.memory.weights import weights_per_gpu
+from kvplan.memory.overhead import overhead_inputs
+from kvplan.memory.planner import Planner
 from kvplan.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from kvplan.architecture.model_shape import ModelShape
-    from kvplan.architecture.stored_weights import StoredWeights
     from kvplan.calibration.public_launches import PublicLaunch
     from kvplan.config.resolved import ResolvedSettings
-    from kvplan.config.version_rules import VersionRules
+    from kvplan.config.serving import ServingConfig
+    from kvplan.memory.estimate import Estimate
     from kvplan.memory.overhead import OverheadInputs
     from kvplan.memory.overhead.coefficients import Coefficients
 
@@ -46,11 +43,8 @@ class Case:
     """One launch, ready to be predicted with any coefficients."""
 
     launch: PublicLaunch
-    shape: ModelShape
-    config: Mapping[str, Any]
-    stored: StoredWeights | None
-    gpu: GpuSpec
-    rules: VersionRules
+    planner: Planner
+    serving: ServingConfig
     settings: ResolvedSettings
     facts: OverheadInputs
     total_is_known: bool
@@ -63,26 +57,7 @@ class Case:
             InputError: flags that vLLM refuses.
             UnsupportedModelError: no exact rule covers the model with these flags.
         """
-        settings = self.settings
-        return estimate(
-            shape=self.shape,
-            gpu=self.gpu,
-            rules=self.rules,
-            settings=settings,
-            weights=weights_per_gpu(
-                self.config,
-                self.stored,
-                dtype=settings.dtype,
-                quantization=settings.quantization,
-                tensor_parallel_size=settings.tensor_parallel_size,
-                pipeline_parallel_size=settings.pipeline_parallel_size,
-                enable_expert_parallel=settings.enable_expert_parallel,
-                data_parallel_size=settings.data_parallel_size,
-                vllm_version=settings.vllm_version,
-            ),
-            overhead=predict_overhead(self.facts, fitted),
-            plan=plan_kv_cache(self.shape, settings, self.gpu),
-        )
+        return dataclasses.replace(self.planner, coefficients=fitted).estimate(self.serving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +100,27 @@ def case_of(launch: PublicLaunch, profiles_dir: str | None = None) -> Case:
     gpu, total_is_known = _card(launch, profiles_dir)
     rules = rules_for(parse_vllm_version(version))
     shape = model_shape(source.config)
-    serving = launch.serving
-    if "quantization_config" not in source.config and launch.quantization in {"fp8", "bitsandbytes"}:
-        serving = dataclasses.replace(serving, quantization=launch.quantization)
+    serving = _serving(launch, source.config)
     settings = resolve(serving, rules=rules, gpu=gpu, shape=shape)
     return Case(
         launch=launch,
-        shape=shape,
-        config=source.config,
-        stored=source.weights,
-        gpu=gpu,
-        rules=rules,
+        planner=Planner(shape=shape, model_config=source.config, stored=source.weights, gpu=gpu, rules=rules),
+        serving=serving,
         settings=settings,
         facts=overhead_inputs(shape, source.config, settings, gpu),
         total_is_known=total_is_known,
     )
+
+
+def _serving(launch: PublicLaunch, config: Mapping[str, Any]) -> ServingConfig:
+    """The flags of the launch, among them those that its post only names in words."""
+    serving = launch.serving
+    if "quantization_config" not in config and launch.quantization in {"fp8", "bitsandbytes"}:
+        serving = dataclasses.replace(serving, quantization=launch.quantization)
+    if "language-model-only" in launch.other_flags:
+        serving = serving.with_flags(language_model_only=True)
+    offloaded = re.search(r"--cpu-offload-gb (\d+)", launch.other_flags)
+    return serving.with_flags(cpu_offload_gb=int(offloaded[1])) if offloaded else serving
 
 
 def _card(launch: PublicLaunch, profiles_dir: str | None) -> tuple[GpuSpec, bool]:

@@ -117,8 +117,10 @@ def charged_gib(case: Case) -> float | None:
         return None
     if not case.total_is_known:
         return None
-    total = launch.gpu_total_bytes or case.gpu.total_bytes
-    requested = requested_bytes(total, case.settings.gpu_memory_utilization, case.rules.requested_rounding)
+    total = launch.gpu_total_bytes or case.planner.gpu.total_bytes
+    requested = requested_bytes(
+        total, case.settings.gpu_memory_utilization, case.planner.rules.requested_rounding
+    )
     return (requested - launch.weights_bytes - launch.kv_cache_bytes) / GIB
 
 

@@ -92,6 +92,7 @@ def resolve(
         cpu_offload_bytes=side.cpu_offload_bytes,
         charges_cudagraphs=side.charges_cudagraphs,
         allows_longer_max_model_len=side.allows_longer_max_model_len,
+        profiles_encoder=side.profiles_encoder,
         defaulted=tuple(
             name
             for name in ResolvedSettings.__dataclass_fields__

@@ -51,5 +51,7 @@ class ResolvedSettings:
     """VLLM_ALLOW_LONG_MAX_MODEL_LEN."""
     charges_cudagraphs: bool | None = None
     """VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS; None: as the version does by default."""
+    profiles_encoder: bool = True
+    """Whether the profile run executes a multimodal model's encoder (--language-model-only and the like)."""
     defaulted: tuple[str, ...] = ()
     """Names of the flags that were not given."""

@@ -51,6 +51,8 @@ class SideMemory:
     """None: as the version does by default."""
     allows_longer_max_model_len: bool = False
     cpu_kv_cache_bytes: int | None = None
+    profiles_encoder: bool = True
+    """Whether the profile run executes a multimodal model's encoder."""
 
 
 def side_memory(flags: Mapping[str, Any], environment: Mapping[str, str]) -> SideMemory:
@@ -84,7 +86,26 @@ def side_memory(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Sid
         charges_cudagraphs=None if estimate is None else estimate != "0",
         allows_longer_max_model_len=environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1",
         cpu_kv_cache_bytes=int(kv_space) * GIB if kv_space else None,
+        profiles_encoder=not (
+            flags.get("language_model_only")
+            or flags.get("skip_mm_profiling")
+            or _takes_no_items(flags.get("limit_mm_per_prompt"))
+        ),
     )
+
+
+def _takes_no_items(limits: Any) -> bool:
+    """Whether --limit-mm-per-prompt names modalities and allows none of any.
+
+    Raises:
+        InputError: malformed.
+    """
+    if isinstance(limits, str):
+        try:
+            limits = json.loads(limits)
+        except ValueError as error:
+            raise InputError(f"--limit-mm-per-prompt is not JSON: {error}") from error
+    return isinstance(limits, dict) and bool(limits) and not any(limits.values())
 
 
 def _is_default(name: str, value: str) -> bool:

@@ -18,6 +18,7 @@ from kvplan.memory.kv_cache.plan import plan_kv_cache
 from kvplan.memory.lora import lora_bytes
 from kvplan.memory.overhead import combine, overhead_inputs, predict_overhead
 from kvplan.memory.overhead.correction import corrected
+from kvplan.memory.overhead.fitted import FITTED
 from kvplan.memory.weights import WeightsPerGpu, weights_per_gpu
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kvplan.memory.capacity import RequestLengths
     from kvplan.memory.hardware import GpuSpec
     from kvplan.memory.overhead import Overhead
+    from kvplan.memory.overhead.coefficients import Coefficients
     from kvplan.memory.overhead.correction import Correction
 
 
@@ -49,6 +51,8 @@ class Planner:
     """Memory already in use on the card by others."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """VLLM_* variables that the server will see."""
+    coefficients: Coefficients = FITTED
+    """Of the overhead model; others only when the fit judges itself."""
     correction: Correction | None = None
     """What launches of this model, card and version measured here."""
     _weights: dict[tuple[object, ...], WeightsPerGpu] = field(default_factory=dict, repr=False)
@@ -74,7 +78,9 @@ class Planner:
             )
         plan = plan_kv_cache(shape, settings, self.gpu)
         weights = self._weights_for(settings)
-        overhead = predict_overhead(overhead_inputs(self.shape, self.model_config, settings, self.gpu))
+        overhead = predict_overhead(
+            overhead_inputs(self.shape, self.model_config, settings, self.gpu), self.coefficients
+        )
         if self.correction is not None:
             overhead = corrected(overhead, self.correction)
         overhead = self._with_side_memory(overhead, settings)

@@ -63,7 +63,7 @@ def overhead_inputs(
         pipeline_parallel_size=settings.pipeline_parallel_size,
         enforce_eager=settings.enforce_eager,
         moe=_experts(shape, text),
-        encoder=_encoder(shape, config, max_model_len),
+        encoder=_encoder(shape, config, max_model_len) if settings.profiles_encoder else None,
         is_mla="kv_lora_rank" in text and text["kv_lora_rank"] is not None,
         has_sparse_indexer=text.get("index_topk") is not None,
         is_hybrid=shape.is_hybrid,
