@@ -156,7 +156,8 @@ def qwen(
             raise UnsupportedModelError(
                 "Sliding window for some but all layers is not supported. This model uses sliding window "
                 f"but `max_window_layers` = {fields.get('max_window_layers')} is less than "
-                f"`num_hidden_layers` = {count}. (vLLM refuses it: qwen2.py, 0.8 to 0.32)"
+                f"`num_hidden_layers` = {count}. Please open an issue to discuss this feature.",
+                "vLLM's own refusal (qwen2.py, 0.8 to 0.32): set use_sliding_window to false",
             )
         windowed = types[0] == "sliding_attention"
         return (_layer(geometry, fields.integer("sliding_window") if windowed else None),) * count

@@ -33,8 +33,12 @@ class ContextLengths:
 
     default: int
     """Without --max-model-len."""
-    longest: int
-    """The longest --max-model-len that vLLM takes."""
+    longest: int | None
+    """The longest --max-model-len that vLLM takes; None: the model has no limit of its own."""
+
+
+UNLIMITED: Final = ContextLengths(default=2048, longest=None)
+"""Models without a length in their config: vLLM assumes 2048 and takes any other."""
 
 
 def context_lengths(fields: ConfigFields, class_default: int | None) -> ContextLengths:

@@ -33,6 +33,8 @@ class Family:
     hybrid: bool = False
     """vLLM's `is_hybrid`: attention blocks are aligned to the recurrent state."""
     encoder_decoder: bool = False
+    unlimited_length: bool = False
+    """Its configs name no context length."""
     last_version: tuple[int, int, int] | None = None
     """The last vLLM release (of those read) that serves it; None: 0.32.0 still does."""
 
@@ -138,7 +140,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "KimiLinearForCausalLM": Family(recurrent.kimi_linear, hybrid=True),
     "KimiK3ForConditionalGeneration": Family(recurrent.kimi_linear, hybrid=True, multimodal=True),
     "Lfm2ForCausalLM": Family(recurrent.lfm2, hybrid=True),
-    "MambaForCausalLM": Family(recurrent.mamba1),
-    "FalconMambaForCausalLM": Family(recurrent.mamba1),
-    "Mamba2ForCausalLM": Family(recurrent.mamba2),
+    "MambaForCausalLM": Family(recurrent.mamba1, unlimited_length=True),
+    "FalconMambaForCausalLM": Family(recurrent.mamba1, unlimited_length=True),
+    "Mamba2ForCausalLM": Family(recurrent.mamba2, unlimited_length=True),
 }

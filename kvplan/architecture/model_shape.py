@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.architecture.attention_families import HIDDEN_NAMES
 from kvplan.architecture.config_fields import ConfigFields, text_fields
-from kvplan.architecture.context_length import context_lengths
+from kvplan.architecture.context_length import UNLIMITED, context_lengths
 from kvplan.architecture.families import FAMILIES, Family
 from kvplan.architecture.kv_scheme import checkpoint_kv_cache_dtype
 from kvplan.architecture.layers import DeepseekV4Attention, KvHeadsCache, Layer, Mla, RecurrentState
@@ -45,8 +45,9 @@ class ModelShape:
     """As vLLM counts it: the latent's width for latent attention."""
     max_model_len: int
     """What vLLM derives from the config when no --max-model-len is given."""
-    longest_model_len: int
-    """The longest --max-model-len that vLLM takes; above `max_model_len` for LongRoPE models only."""
+    longest_model_len: int | None
+    """The longest --max-model-len that vLLM takes; above `max_model_len` for LongRoPE models, None for
+    models without a limit."""
     dtype: str
     """What vLLM's `--dtype auto` serves it in where the card has bfloat16."""
     layers: tuple[Layer, ...]
@@ -101,7 +102,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
     layers = family.layers(fields)
     heads, kv_heads, head_dim = _head_counts(layers)
     quantization = _quantization(config)
-    lengths = context_lengths(fields, family.max_len_default)
+    lengths = UNLIMITED if family.unlimited_length else context_lengths(fields, family.max_len_default)
     return ModelShape(
         architecture=architecture,
         model_type=str(top.get("model_type") or fields.get("model_type") or ""),

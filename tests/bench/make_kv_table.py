@@ -23,6 +23,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "tests/data/configs"
+MADE_CONFIGS = ROOT / "tests/data/made_configs"
+"""Small configs made for the kinds that no public config here has."""
 TABLE = ROOT / "tests/data/kv_table.jsonl"
 GIB = 2**30
 
@@ -95,99 +97,114 @@ def default_cases() -> list[Case]:
     return [Case(path.stem) for path in sorted(CONFIGS.glob("*.json"))]
 
 
-def factor_cases() -> list[Case]:
-    """One factor at a time, over the other configs."""
-    llama, gemma2, gemma3 = "meta-llama__Meta-Llama-3.1-8B", "google__gemma-2-9b", "google__gemma-3-27b-it"
-    mistral, oss, next80 = (
-        "mistralai__Mistral-7B-v0.1",
-        "openai__gpt-oss-20b",
-        "Qwen__Qwen3-Next-80B-A3B-Instruct",
-    )
-    v2lite, v32, v4 = (
-        "deepseek-ai__DeepSeek-V2-Lite",
-        "deepseek-ai__DeepSeek-V3.2",
-        "deepseek-ai__DeepSeek-V4-Flash",
-    )
-    qwen7, jamba, granite = (
-        "Qwen__Qwen2.5-7B",
-        "ai21labs__AI21-Jamba-1.5-Mini",
-        "ibm-granite__granite-4.0-h-small",
-    )
-    falcon_h1, gemma4, nemotron = (
-        "tiiuae__Falcon-H1-7B-Instruct",
-        "google__gemma-4-26B-A4B",
-        "nvidia__Nemotron-H-8B-Base-8K",
-    )
-    glm5 = "zai-org__GLM-5.2"
+LLAMA, QWEN7, PHI4 = "meta-llama__Meta-Llama-3.1-8B", "Qwen__Qwen2.5-7B", "microsoft__phi-4"
+PHI3, QWEN2 = "microsoft__Phi-3-mini-4k-instruct", "Qwen__Qwen2-0.5B-Instruct"
+GEMMA2, GEMMA3, GEMMA3_1B, GEMMA3_12B, GEMMA4 = (
+    "google__gemma-2-9b",
+    "google__gemma-3-27b-it",
+    "google__gemma-3-1b-it",
+    "google__gemma-3-12b-it",
+    "google__gemma-4-26B-A4B",
+)
+MISTRAL, OSS, SCOUT = (
+    "mistralai__Mistral-7B-v0.1",
+    "openai__gpt-oss-20b",
+    "meta-llama__Llama-4-Scout-17B-16E-Instruct",
+)
+V2_LITE, V32, V4, GLM5 = (
+    "deepseek-ai__DeepSeek-V2-Lite",
+    "deepseek-ai__DeepSeek-V3.2",
+    "deepseek-ai__DeepSeek-V4-Flash",
+    "zai-org__GLM-5.2",
+)
+NEXT80, JAMBA, GRANITE, FALCON_H1, NEMOTRON, QWEN35 = (
+    "Qwen__Qwen3-Next-80B-A3B-Instruct",
+    "ai21labs__AI21-Jamba-1.5-Mini",
+    "ibm-granite__granite-4.0-h-small",
+    "tiiuae__Falcon-H1-7B-Instruct",
+    "nvidia__Nemotron-H-8B-Base-8K",
+    "Qwen__Qwen3.5-27B",
+)
 
-    def flags(**given: Any) -> tuple[tuple[str, Any], ...]:
-        return tuple(given.items())
 
+def flags(**given: Any) -> tuple[tuple[str, Any], ...]:
+    """Flags of a case."""
+    return tuple(given.items())
+
+
+def dense_cases() -> list[Case]:
+    """dtypes, cards, block sizes, parallelism and limits, on full attention."""
     dtypes = (
         "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int4_per_token_head", "nvfp4",
         "turboquant_k8v4", "turboquant_k3v4_nc", "turboquant_3bit_nc", "fp8_ds_mla", "nvfp4_4over6",
         "nvfp4_ds_mla", "fp8_inc", "ultraquant_4bit",
     )  # fmt: skip
-    cases = [Case(llama, flags=flags(kv_cache_dtype=dtype)) for dtype in dtypes]
+    cases = [Case(LLAMA, flags=flags(kv_cache_dtype=dtype)) for dtype in dtypes]
     cases += [
-        Case(llama, gpu, flags(kv_cache_dtype=dtype, max_model_len=32768))
+        Case(LLAMA, gpu, flags(kv_cache_dtype=dtype, max_model_len=32768))
         for gpu in ("t4", "a100-80", "l4", "rtx4090", "b200", "rtx5090")
         for dtype in ("auto", "fp8", "int8_per_token_head", "nvfp4")
         if not (gpu == "rtx4090" and dtype != "fp8")
     ]
     cases += [
-        Case(llama, "v100", flags(kv_cache_dtype="fp8_e5m2", dtype="float16")),
-        Case(llama, "a10", flags(kv_cache_dtype="fp8_per_token_head", max_model_len=32768)),
-        Case(llama, "a10", flags(kv_cache_dtype="fp8_e5m2", max_model_len=32768)),
-        Case(llama, "b200", flags(kv_cache_dtype="nvfp4_4over6")),
-        Case(llama, "b200", flags(block_size=256)),
-        Case(llama, flags=flags(block_size=8)),
-        Case(llama, flags=flags(block_size=48)),
-        Case(llama, flags=flags(block_size=256, kv_cache_dtype="fp8_e5m2")),
-        Case(llama, flags=flags(pp=2, tp=2)),
-        Case(llama, flags=flags(pp=3)),
-        Case(llama, flags=flags(pp=5)),
-        Case(llama, flags=flags(tp=16)),
-        Case(llama, flags=flags(tp=16, dcp=2)),
-        Case(llama, flags=flags(tp=8, dcp=2)),
-        Case(llama, flags=flags(tp=3)),
-        Case(llama, flags=flags(max_model_len="auto"), available=2 * 10**9),
-        Case(llama, available=10**9),
-        Case(llama, available=10**6),
-        Case(llama, available=17179869184),
-        Case(llama, available=17179869184 + 2097152),
-        Case(llama, flags=flags(num_gpu_blocks_override=9000)),
-        Case(llama, flags=flags(num_gpu_blocks_override=900)),
-        Case(llama, flags=flags(max_num_batched_tokens=2048)),
-        Case(llama, flags=flags(kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=(0, 31))),
-        Case(llama, flags=flags(kv_cache_dtype="int8_per_token_head", kv_cache_dtype_skip_layers=(0, 1))),
-        Case(llama, flags=flags(kv_cache_dtype="nvfp4", kv_cache_dtype_skip_layers=(3,)), gpu="b200"),
-        Case(llama, flags=flags(attention_backend="FLASHINFER")),
-        Case(llama, flags=flags(attention_backend="TRITON_ATTN", kv_cache_dtype="fp8")),
-        Case(llama, flags=flags(attention_backend="FLASH_ATTN", kv_cache_dtype="fp8_e5m2")),
-        Case(llama, flags=flags(dtype="float32")),
-        Case(qwen7, flags=flags(tp=8)),
-        Case(qwen7, flags=flags(tp=4)),
-        Case("microsoft__phi-4", flags=flags(tp=4)),
-        Case("microsoft__phi-4", flags=flags(tp=5)),
-        Case("microsoft__Phi-3-mini-4k-instruct", "a10", flags(kv_cache_dtype="fp8")),
-        Case("microsoft__Phi-3-mini-4k-instruct", flags=flags(kv_cache_dtype="fp8")),
-        Case("microsoft__Phi-3-mini-4k-instruct", flags=flags(kv_cache_dtype="turboquant_4bit_nc")),
+        Case(LLAMA, "v100", flags(kv_cache_dtype="fp8_e5m2", dtype="float16")),
+        Case(LLAMA, "a10", flags(kv_cache_dtype="fp8_per_token_head", max_model_len=32768)),
+        Case(LLAMA, "a10", flags(kv_cache_dtype="fp8_e5m2", max_model_len=32768)),
+        Case(LLAMA, "b200", flags(kv_cache_dtype="nvfp4_4over6")),
+        Case(LLAMA, "b200", flags(block_size=256)),
+        Case(LLAMA, flags=flags(block_size=8)),
+        Case(LLAMA, flags=flags(block_size=48)),
+        Case(LLAMA, flags=flags(block_size=256, kv_cache_dtype="fp8_e5m2")),
+        Case(LLAMA, flags=flags(pp=2, tp=2)),
+        Case(LLAMA, flags=flags(pp=3)),
+        Case(LLAMA, flags=flags(pp=5)),
+        Case(LLAMA, flags=flags(tp=16)),
+        Case(LLAMA, flags=flags(tp=16, dcp=2)),
+        Case(LLAMA, flags=flags(tp=8, dcp=2)),
+        Case(LLAMA, flags=flags(tp=3)),
+        Case(LLAMA, flags=flags(max_model_len="auto"), available=2 * 10**9),
+        Case(LLAMA, available=10**9),
+        Case(LLAMA, available=10**6),
+        Case(LLAMA, available=17179869184),
+        Case(LLAMA, available=17179869184 + 2097152),
+        Case(LLAMA, flags=flags(num_gpu_blocks_override=9000)),
+        Case(LLAMA, flags=flags(num_gpu_blocks_override=900)),
+        Case(LLAMA, flags=flags(max_num_batched_tokens=2048)),
+        Case(LLAMA, flags=flags(kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=(0, 31))),
+        Case(LLAMA, flags=flags(kv_cache_dtype="int8_per_token_head", kv_cache_dtype_skip_layers=(0, 1))),
+        Case(LLAMA, flags=flags(kv_cache_dtype="nvfp4", kv_cache_dtype_skip_layers=(3,)), gpu="b200"),
+        Case(LLAMA, flags=flags(attention_backend="FLASHINFER")),
+        Case(LLAMA, flags=flags(attention_backend="TRITON_ATTN", kv_cache_dtype="fp8")),
+        Case(LLAMA, flags=flags(attention_backend="FLASH_ATTN", kv_cache_dtype="fp8_e5m2")),
+        Case(LLAMA, flags=flags(dtype="float32")),
+        Case(QWEN7, flags=flags(tp=8)),
+        Case(QWEN7, flags=flags(tp=4)),
+        Case(PHI4, flags=flags(tp=4)),
+        Case(PHI4, flags=flags(tp=5)),
+        Case(PHI3, "a10", flags(kv_cache_dtype="fp8")),
+        Case(PHI3, flags=flags(kv_cache_dtype="fp8")),
+        Case(PHI3, flags=flags(kv_cache_dtype="turboquant_4bit_nc")),
         Case("nvidia__Qwen3.6-27B-NVFP4", "b200", flags(max_model_len=32768)),
-        Case("Qwen__Qwen2-0.5B-Instruct", flags=flags(kv_cache_dtype="nvfp4")),
-        Case("Qwen__Qwen2-0.5B-Instruct", flags=flags(tp=4)),
+        Case(QWEN2, flags=flags(kv_cache_dtype="nvfp4")),
+        Case(QWEN2, flags=flags(tp=4)),
     ]  # fmt: skip
+    return cases
+
+
+def window_cases() -> list[Case]:
+    """Sliding windows and chunks: batch size, scheduling, manager, stages, cards, skipped layers."""
+    cases = []
     windows = (
-        gemma2,
-        gemma3,
-        mistral,
-        oss,
-        "google__gemma-3-1b-it",
-        gemma4,
-        "meta-llama__Llama-4-Scout-17B-16E-Instruct",
+        GEMMA2,
+        GEMMA3,
+        MISTRAL,
+        OSS,
+        GEMMA3_1B,
+        GEMMA4,
+        SCOUT,
     )
     for config in windows:
-        short = (("max_model_len", 8192 if config == gemma2 else 32768),)
+        short = (("max_model_len", 8192 if config == GEMMA2 else 32768),)
         cases += [
             Case(config, flags=(*short, ("max_num_batched_tokens", 2048))),
             Case(config, flags=(*short, ("no_async_scheduling", True))),
@@ -205,107 +222,161 @@ def factor_cases() -> list[Case]:
             ),
         ]
     cases += [
-        Case(gemma2, "b200", flags(attention_backend="FLASH_ATTN")),
-        Case("google__gemma-3-12b-it", "b200", flags(max_model_len=32768, kv_cache_dtype="fp8")),
-        Case("google__gemma-3-12b-it", flags=flags(max_model_len=32768, kv_cache_dtype="fp8")),
-        Case("google__gemma-3-1b-it", "b200", flags(attention_backend="FLASH_ATTN")),
-        Case("google__gemma-3-1b-it", flags=flags(block_size=256)),
-        Case("google__gemma-3-1b-it", flags=flags(kv_cache_dtype="fp8_e5m2", block_size=128)),
-        Case(gemma2, flags=flags(dtype="float16")),
-        Case(gemma4, flags=flags(max_model_len=32768, kv_cache_dtype="fp8")),
-        Case(gemma4, flags=flags(max_model_len=32768, kv_cache_dtype="int8_per_token_head")),
-        Case(gemma4, flags=flags(max_model_len=32768, tp=4)),
-        Case(mistral, flags=flags(block_size=128)),
-        Case(mistral, flags=flags(max_model_len="auto"), available=2 * 10**9),
-        Case(gemma3, flags=flags(max_model_len="auto"), available=8 * 10**9),
-        Case(oss, "a100-80", flags(kv_cache_dtype="fp8")),
-        Case(oss, "rtx5090", flags(kv_cache_dtype="fp8")),
-        Case(oss, flags=flags(kv_cache_dtype="turboquant_4bit_nc")),
+        Case(GEMMA2, "b200", flags(attention_backend="FLASH_ATTN")),
+        Case(GEMMA3_12B, "b200", flags(max_model_len=32768, kv_cache_dtype="fp8")),
+        Case(GEMMA3_12B, flags=flags(max_model_len=32768, kv_cache_dtype="fp8")),
+        Case(GEMMA3_1B, "b200", flags(attention_backend="FLASH_ATTN")),
+        Case(GEMMA3_1B, flags=flags(block_size=256)),
+        Case(GEMMA3_1B, flags=flags(kv_cache_dtype="fp8_e5m2", block_size=128)),
+        Case(GEMMA2, flags=flags(dtype="float16")),
+        Case(GEMMA4, flags=flags(max_model_len=32768, kv_cache_dtype="fp8")),
+        Case(GEMMA4, flags=flags(max_model_len=32768, kv_cache_dtype="int8_per_token_head")),
+        Case(GEMMA4, flags=flags(max_model_len=32768, tp=4)),
+        Case(MISTRAL, flags=flags(block_size=128)),
+        Case(MISTRAL, flags=flags(max_model_len="auto"), available=2 * 10**9),
+        Case(GEMMA3, flags=flags(max_model_len="auto"), available=8 * 10**9),
+        Case(OSS, "a100-80", flags(kv_cache_dtype="fp8")),
+        Case(OSS, "rtx5090", flags(kv_cache_dtype="fp8")),
+        Case(OSS, flags=flags(kv_cache_dtype="turboquant_4bit_nc")),
         Case("openai__gpt-oss-120b", flags=flags(tp=8)),
         Case("openai__gpt-oss-120b", flags=flags(pp=4)),
     ]
-    latents = (
-        Case(v2lite, flags=flags(dcp=8, tp=8)),
-        Case(v2lite, flags=flags(pp=4)),
-        Case(v2lite, "a100-80", flags(kv_cache_dtype="fp8")),
-        Case(v2lite, "b200"),
-        Case(v2lite, "rtx5090", flags(kv_cache_dtype="fp8")),
-        Case(v2lite, "t4", flags(max_model_len=8192, dtype="float16")),
-        Case(v2lite, flags=flags(kv_cache_dtype="nvfp4")),
-        Case(v2lite, flags=flags(kv_cache_dtype="int8_per_token_head")),
-        Case(v2lite, flags=flags(kv_cache_dtype="fp8_e5m2")),
-        Case(v2lite, flags=flags(kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=(0, 26))),
-        Case(v2lite, flags=flags(kv_cache_dtype="turboquant_4bit_nc")),
+    return cases
+
+
+def latent_cases() -> list[Case]:
+    """MLA, MLA with an indexer, DeepSeek-V4."""
+    return [
+        Case(V2_LITE, flags=flags(dcp=8, tp=8)),
+        Case(V2_LITE, flags=flags(pp=4)),
+        Case(V2_LITE, "a100-80", flags(kv_cache_dtype="fp8")),
+        Case(V2_LITE, "b200"),
+        Case(V2_LITE, "rtx5090", flags(kv_cache_dtype="fp8")),
+        Case(V2_LITE, "t4", flags(max_model_len=8192, dtype="float16")),
+        Case(V2_LITE, flags=flags(kv_cache_dtype="nvfp4")),
+        Case(V2_LITE, flags=flags(kv_cache_dtype="int8_per_token_head")),
+        Case(V2_LITE, flags=flags(kv_cache_dtype="fp8_e5m2")),
+        Case(V2_LITE, flags=flags(kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=(0, 26))),
+        Case(V2_LITE, flags=flags(kv_cache_dtype="turboquant_4bit_nc")),
         Case("deepseek-ai__DeepSeek-V3", flags=flags(tp=8, dcp=8)),
         Case("deepseek-ai__DeepSeek-R1", flags=flags(tp=8, kv_cache_dtype="fp8_e5m2")),
-        Case(v32, "b200", flags(tp=8)),
-        Case(v32, "b200", flags(tp=8, kv_cache_dtype="fp8")),
-        Case(v32, "b200", flags(tp=8, kv_cache_dtype="nvfp4_ds_mla")),
-        Case(v32, "rtx5090", flags(max_model_len=32768)),
-        Case(v32, "a100-80", flags(tp=8)),
-        Case(v32, flags=flags(tp=8, kv_cache_dtype="fp8_ds_mla")),
-        Case(v32, flags=flags(tp=8, kv_cache_dtype="bfloat16")),
-        Case(v32, flags=flags(tp=8, block_size=16)),
-        Case(v32, flags=flags(tp=8, pp=2)),
-        Case(glm5, "b200", flags(tp=8, max_model_len=65536)),
-        Case(glm5, flags=flags(tp=8, max_model_len=65536)),
+        Case(V32, "b200", flags(tp=8)),
+        Case(V32, "b200", flags(tp=8, kv_cache_dtype="fp8")),
+        Case(V32, "b200", flags(tp=8, kv_cache_dtype="nvfp4_ds_mla")),
+        Case(V32, "rtx5090", flags(max_model_len=32768)),
+        Case(V32, "a100-80", flags(tp=8)),
+        Case(V32, flags=flags(tp=8, kv_cache_dtype="fp8_ds_mla")),
+        Case(V32, flags=flags(tp=8, kv_cache_dtype="bfloat16")),
+        Case(V32, flags=flags(tp=8, block_size=16)),
+        Case(V32, flags=flags(tp=8, pp=2)),
+        Case(GLM5, "b200", flags(tp=8, max_model_len=65536)),
+        Case(GLM5, flags=flags(tp=8, max_model_len=65536)),
         Case("zai-org__GLM-5", "b200", flags(tp=8, max_model_len=65536)),
-        Case(v4, flags=flags(max_model_len=32768)),
-        Case(v4, flags=flags(max_model_len=32768, tp=4)),
-        Case(v4, flags=flags(max_model_len=32768, pp=2)),
-        Case(v4, flags=flags(max_model_len=32768, block_size=512)),
-        Case(v4, flags=flags(max_model_len=32768, block_size=64)),
-        Case(v4, flags=flags(max_model_len=32768, kv_cache_dtype="bfloat16")),
-        Case(v4, "b200", flags(max_model_len=32768)),
-        Case(v4, flags=flags(max_model_len=32768, max_num_batched_tokens=2048)),
-    )
-    cases += latents
-    for config in (next80, jamba, granite, falcon_h1, nemotron, "Qwen__Qwen3.5-27B"):
-        short = (("max_model_len", 8192 if config == nemotron else 32768),)
+        Case(V4, flags=flags(max_model_len=32768)),
+        Case(V4, flags=flags(max_model_len=32768, tp=4)),
+        Case(V4, flags=flags(max_model_len=32768, pp=2)),
+        Case(V4, flags=flags(max_model_len=32768, block_size=512)),
+        Case(V4, flags=flags(max_model_len=32768, block_size=64)),
+        Case(V4, flags=flags(max_model_len=32768, kv_cache_dtype="bfloat16")),
+        Case(V4, "b200", flags(max_model_len=32768)),
+        Case(V4, flags=flags(max_model_len=32768, max_num_batched_tokens=2048)),
+    ]
+
+
+def recurrent_cases() -> list[Case]:
+    """Hybrids: prefix caching, stages, cards, state dtypes, cache dtypes."""
+    cases = []
+    for config in (NEXT80, JAMBA, GRANITE, FALCON_H1, NEMOTRON, QWEN35):
+        short = (("max_model_len", 8192 if config == NEMOTRON else 32768),)
         cases += [
             Case(config, flags=(*short, ("no_prefix_caching", True))),
             Case(config, flags=(*short, ("pp", 2))),
-            Case(config, flags=(*short, ("tp", 4 if config == falcon_h1 else 8))),
+            Case(config, flags=(*short, ("tp", 4 if config == FALCON_H1 else 8))),
             Case(config, "a100-80", short),
             Case(config, flags=(*short, ("set", 'mamba_ssm_cache_dtype="float16"'))),
             Case(config, flags=(*short, ("kv_cache_dtype", "turboquant_4bit_nc"))),
             Case(config, flags=(*short, ("kv_cache_dtype", "nvfp4"))),
         ]
     cases += [
-        Case(next80, "b200", flags(max_model_len=32768)),
-        Case(next80, flags=flags(max_model_len=32768, disable_hybrid_kv_cache_manager=True)),
-        Case(next80, flags=flags(max_model_len=32768, kv_cache_dtype="fp8_e5m2")),
+        Case(NEXT80, "b200", flags(max_model_len=32768)),
+        Case(NEXT80, flags=flags(max_model_len=32768, disable_hybrid_kv_cache_manager=True)),
+        Case(NEXT80, flags=flags(max_model_len=32768, kv_cache_dtype="fp8_e5m2")),
         Case(
-            next80, flags=flags(max_model_len=32768, kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=(3, 47))
+            NEXT80, flags=flags(max_model_len=32768, kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=(3, 47))
         ),
-        Case(nemotron, flags=flags(set='mamba_cache_dtype="float32"')),
-        Case(granite, flags=flags(max_model_len="auto"), available=2 * 10**9),
+        Case(NEMOTRON, flags=flags(set='mamba_cache_dtype="float32"')),
+        Case(GRANITE, flags=flags(max_model_len="auto"), available=2 * 10**9),
         Case(
-            next80,
+            NEXT80,
             flags=flags(
                 tp=2,
-                set='speculative_config={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}',
+                set=(
+                    'speculative_config={"method": "ngram", "num_speculative_tokens": 3, '
+                    '"prompt_lookup_max": 4}'
+                ),
             ),
         ),
-    ]
-    for config in (llama, "google__gemma-2-2b", v2lite, next80, oss, nemotron, "Qwen__Qwen2-0.5B-Instruct"):
-        short = ("max_model_len", 4096)
-        cases += [
-            Case(config, "cpu", (short,)),
-            Case(config, "cpu", (short, ("block_size", 32))),
-            Case(config, "cpu", (short, ("kv_cache_dtype", "fp8"))),
-        ]
-    cases += [
-        Case(llama, "cpu", (("max_model_len", 4096), ("kv_cache_dtype", "int8_per_token_head"))),
-        Case(llama, "cpu", (("max_model_len", 4096), ("tp", 2))),
-        Case(oss, "cpu", (("max_model_len", 4096), ("tp", 2))),
     ]
     return cases
 
 
+def cpu_cases() -> list[Case]:
+    """vLLM's CPU backend."""
+    cases = []
+    for config in (LLAMA, "google__gemma-2-2b", V2_LITE, NEXT80, OSS, NEMOTRON, QWEN2):
+        length = ("max_model_len", 4096)
+        cases += [
+            Case(config, "cpu", (length,)),
+            Case(config, "cpu", (length, ("block_size", 32))),
+            Case(config, "cpu", (length, ("kv_cache_dtype", "fp8"))),
+        ]
+    cases += [
+        Case(LLAMA, "cpu", (("max_model_len", 4096), ("kv_cache_dtype", "int8_per_token_head"))),
+        Case(LLAMA, "cpu", (("max_model_len", 4096), ("tp", 2))),
+        Case(OSS, "cpu", (("max_model_len", 4096), ("tp", 2))),
+    ]
+    return cases
+
+
+def made_cases() -> list[Case]:
+    """The kinds of layers that the public configs lack."""
+    cases = [Case(path.stem) for path in sorted(MADE_CONFIGS.glob("*.json"))]
+    cases += [
+        Case("made__mamba", flags=(("tp", 2),)),
+        Case("made__mamba2", flags=(("tp", 4),)),
+        Case("made__kimi-linear", "a100-80", (("tp", 2),)),
+        Case("made__kimi-linear", flags=(("no_prefix_caching", True),)),
+        Case("made__whisper", flags=(("tp", 2),)),
+        Case("made__whisper", "cpu"),
+        Case("made__lfm2", flags=(("kv_cache_dtype", "fp8"), ("tp", 2))),
+        Case("made__minimax-m3", flags=(("kv_cache_dtype", "fp8"),)),
+        Case("made__gemma3n", flags=(("tp", 2),)),
+        Case("moonshotai__Kimi-K3", "a100-80", (("max_model_len", 32768), ("tp", 8))),
+    ]
+    return cases
+
+
+def config_path(name: str) -> Path:
+    """Where a case's config.json lies."""
+    return next(path for path in (CONFIGS / f"{name}.json", MADE_CONFIGS / f"{name}.json") if path.exists())
+
+
 def all_cases() -> list[Case]:
     """Every case once, in the order in which they are asked."""
-    return list(dict.fromkeys((*default_cases(), *factor_cases(), *product_cases())))
+    return list(
+        dict.fromkeys(
+            (
+                *default_cases(),
+                *dense_cases(),
+                *window_cases(),
+                *latent_cases(),
+                *recurrent_cases(),
+                *cpu_cases(),
+                *product_cases(),
+                *made_cases(),
+            )
+        )
+    )
 
 
 def ask(case: Case, oracle: Path, python: Path) -> dict[str, Any]:
@@ -313,10 +384,10 @@ def ask(case: Case, oracle: Path, python: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / case.config
         folder.mkdir()
-        config = json.loads((CONFIGS / f"{case.config}.json").read_text()) | dict(case.overrides)
+        config = json.loads(config_path(case.config).read_text()) | dict(case.overrides)
         (folder / "config.json").write_text(json.dumps(config))
         done = subprocess.run(
-            ["nice", "-n", "10", str(python), str(oracle), *case.argv(folder)],
+            [str(python), str(oracle), *case.argv(folder)],
             check=False,
             capture_output=True,
             text=True,

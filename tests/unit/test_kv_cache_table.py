@@ -39,13 +39,14 @@ IN_OUR_WORDS = {
         "integer division or modulo by zero"
     ),
 }
-SSM_BACKENDS = {"GDN_ATTN", "MAMBA1_ATTN", "MAMBA2_ATTN", "SHORT_CONV_ATTN"}
+SSM_BACKENDS = {"GDN_ATTN", "MAMBA1_ATTN", "MAMBA2_ATTN", "SHORT_CONV_ATTN", "KIMI_K3_KDA"}
 
 
 @functools.cache
 def shape_of(model: str) -> ModelShape:
-    config = (DATA / "configs" / f"{model.replace('/', '__', 1)}.json").read_text()
-    return model_shape(json.loads(config))
+    name = f"{model.replace('/', '__', 1)}.json"
+    folder = DATA / ("made_configs" if model.startswith("made/") else "configs")
+    return model_shape(json.loads((folder / name).read_text()))
 
 
 def gpu_of(row: dict[str, Any]) -> GpuSpec:

@@ -62,7 +62,7 @@ def layer_backend(shape: ModelShape, rank: Rank, cache: AttendedCache, dtype: st
         case BlockSparseAttention():
             found = LayerBackend("MINIMAX_M3_SPARSE", exactly(128), dtype)
         case IndexKeys():
-            found = LayerBackend("MINIMAX_M3_INDEXER", exactly(128), "auto")
+            found = LayerBackend("MINIMAX_M3_SPARSE_INDEXER", exactly(128), "auto")
         case Mla():
             found = _selected(shape, rank, _latent_request(shape, rank, cache, dtype, capability))
         case _:

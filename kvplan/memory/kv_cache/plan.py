@@ -210,7 +210,11 @@ def _plan(shape: ModelShape, rank: Rank) -> KvCachePlan:
         vllm_version=rank.vllm_version,
         num_gpu_blocks_override=rank.num_gpu_blocks_override,
         _groups=grouping.groups,
-        _demand=Demand(_in_flight_tokens(shape, rank), rank.decode_context_parallel_size),
+        _demand=Demand(
+            in_flight_tokens=_in_flight_tokens(shape, rank),
+            decode_context_parallel_size=rank.decode_context_parallel_size,
+            encoder_tokens=rank.max_num_batched_tokens,
+        ),
     )
 
 

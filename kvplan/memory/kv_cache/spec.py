@@ -20,6 +20,8 @@ class Demand:
     in_flight_tokens: int
     """Tokens scheduled and not yet settled; windows keep their blocks for them."""
     decode_context_parallel_size: int = 1
+    encoder_tokens: int = 0
+    """What vLLM budgets for one request's encoder: a whole batch (config/scheduler.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class CacheSpec:
             case "chunked_local":
                 return cdiv(min(self.span + demand.in_flight_tokens, num_tokens), self.block_size)
             case "cross":
-                return cdiv(self.span, self.block_size)
+                return cdiv(demand.encoder_tokens, self.block_size)
             case "mamba":
                 return self.span
 
@@ -73,6 +75,8 @@ class CacheSpec:
             return min(cdiv(held, self.block_size) + 1, cdiv(num_tokens, self.block_size))
         if self.kind == "chunked_local":
             return cdiv(min(self.span, num_tokens), self.block_size)
+        if self.kind == "cross":
+            return cdiv(self.span, self.block_size)
         return self.request_blocks(num_tokens, demand)
 
     def with_blocks_of(self, ratio: int) -> CacheSpec:

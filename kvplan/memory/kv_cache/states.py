@@ -50,6 +50,18 @@ def _divide(total: int, ranks: int, what: str) -> int:
     return total // ranks
 
 
+def _mamba2_heads(state: Mamba2State, ranks: int) -> int:
+    """Source: vLLM 0.32.0 model_executor/layers/mamba/mamba_mixer2.py::MambaMixer2.__init__."""
+    hint = "choose a tensor parallel size that divides the Mamba heads and groups"
+    if state.num_heads % ranks:
+        raise InputError("Tensor parallel world size must divide num heads.", hint)
+    if state.num_groups % ranks and state.num_groups != 1:
+        raise InputError(
+            "If tensor parallel world size does not divide num_groups, then num_groups must equal 1.", hint
+        )
+    return state.num_heads // ranks
+
+
 def state_bytes(state: RecurrentState, dtypes: StateDtypes, ranks: int, speculative_tokens: int) -> int:
     """Bytes of all states of one layer on one rank.
 
@@ -70,7 +82,7 @@ def state_bytes(state: RecurrentState, dtypes: StateDtypes, ranks: int, speculat
             groups = state.num_groups if state.num_groups % ranks == 0 else ranks
             conv_dim = state.intermediate_size + 2 * groups * state.state_size
             rows = state.conv_kernel - 1 + speculative_tokens
-            heads = _divide(state.num_heads, ranks, "Number of Mamba heads")
+            heads = _mamba2_heads(state, ranks)
             return (
                 _divide(conv_dim, ranks, "Mamba convolution width") * rows * dtypes.conv_bytes
                 + heads * state.head_dim * state.state_size * dtypes.recurrent_bytes

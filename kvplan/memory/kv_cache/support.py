@@ -181,7 +181,7 @@ def _check_block_size(shape: ModelShape, rank: Rank) -> None:
 
 def _check_length(shape: ModelShape, rank: Rank) -> None:
     """Source: vLLM 0.32.0 config/model.py::_get_and_verify_max_len."""
-    if rank.max_model_len > shape.longest_model_len:
+    if shape.longest_model_len is not None and rank.max_model_len > shape.longest_model_len:
         raise InputError(
             f"User-specified max_model_len ({rank.max_model_len}) is greater than the derived max_model_len "
             f"(max_position_embeddings={shape.longest_model_len} or model_max_length=None in model's "
