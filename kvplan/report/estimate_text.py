@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from kvplan.config.version import format_vllm_version
@@ -73,7 +74,9 @@ def _ledger(report: EstimateReport, *, markdown: bool) -> str:
     def cells(line: BudgetLine) -> tuple[str, str, str, str]:
         name = _LINE_NAMES[line.name]
         interval = "" if line.name == "unrequested" else _range(line.bytes)
-        return name, _gib(line.bytes.mid), interval, line.source
+        # The first clause: JSON and --explain have the whole source.
+        source = line.source.split(" (")[0].split(", ")[0]
+        return name, _gib(line.bytes.mid), interval, source
 
     rows = [cells(line) for line in budget.lines]
     rows.append(("card", _gib(budget.total_bytes), "", f"{format_gib(budget.requested_bytes)} requested"))
@@ -90,7 +93,8 @@ def _count(interval: Interval) -> str:
 def _kv_facts(report: EstimateReport, *, markdown: bool) -> Iterator[str]:
     now = report.estimate
     bullet = "- " if markdown else "  "
-    groups = ", ".join(f"{g.layers} {g.kind.replace('_', ' ')}" for g in now.plan.groups)
+    kinds = Counter(f"{g.layers} {g.kind.replace('_', ' ')}" for g in now.plan.groups)
+    groups = ", ".join(kind if count == 1 else f"{count} x {kind}" for kind, count in kinds.items())
     yield (
         f"KV cache: {now.plan.bytes_per_token:,} B a token ({format_bytes(now.plan.bytes_per_token)}), "
         f"blocks of {now.plan.block_size} tokens, layers: {groups}"
