@@ -12,13 +12,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kvplan.architecture.quantization import QuantizationPlan, quantization_plan
-from kvplan.architecture.tensors import WeightTensor, weight_tensors
+from kvplan.architecture.tensors import weight_tensors
 from kvplan.architecture.tensors.rotary import is_latent_attention, rotary_tables
 from kvplan.errors import UnsupportedModelError
 from kvplan.memory.cuda_allocator import allocated_bytes
 from kvplan.memory.interval import Interval
 from kvplan.memory.weights_headers import weights_from_headers
-from kvplan.memory.weights_modules import DTYPE_BYTES, Module, Rank, rank_modules
+from kvplan.memory.weights_modules import (
+    DTYPE_BYTES,
+    MergedTensors,
+    Module,
+    Rank,
+    merged_tensors,
+    rank_modules,
+)
 from kvplan.memory.weights_stored import compare_with_stored, header_plan
 from kvplan.units import MIB
 
@@ -119,11 +126,11 @@ def weights_per_gpu(
     cards = (
         _UNKNOWN_CARD if compute_capability is None and plan is not None else (compute_capability or (9, 0),)
     )
+    merged = merged_tensors(tensors, plan)
     loads = [
         _load(
             config,
-            tensors,
-            plan,
+            merged,
             Rank(
                 tensor_parallel_size,
                 data_parallel_size,
@@ -199,14 +206,13 @@ class _Load:
 
 def _load(
     config: Mapping[str, Any],
-    tensors: Sequence[WeightTensor],
-    plan: QuantizationPlan | None,
+    merged: Sequence[MergedTensors],
     rank: Rank,
     pipeline_parallel_size: int,
     cpu_offload_bytes: int,
 ) -> _Load:
-    modules = rank_modules(tensors, plan, rank)
-    layers = max((max(t.layers) + 1 for t in tensors if t.layers), default=0)
+    modules = rank_modules(merged, rank)
+    layers = max((max(m.layers) + 1 for m in modules if m.layers), default=0)
     tables = [*rotary_tables(config, rank.dtype_bytes, rank.version)]
     if is_latent_attention(config) and (0, 10, 2) <= rank.version < (0, 25, 0):
         tables.append(_MLA_WORKSPACE)

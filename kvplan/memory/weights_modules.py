@@ -13,7 +13,7 @@ from kvplan.architecture.quantization import MXFP4, WHOLE_ROW, WHOLE_TENSOR, Qua
 from kvplan.units import cdiv, round_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from kvplan.architecture.tensors import Place, WeightTensor
     from kvplan.config.version import VllmVersion
@@ -67,14 +67,32 @@ class Module:
     """Bytes kept beside it that are no weights of the checkpoint: dequantised copies, scales not freed."""
 
 
-def rank_modules(tensors: Iterable[WeightTensor], plan: QuantizationPlan | None, rank: Rank) -> list[Module]:
-    """The modules of one rank, tensors that vLLM merges merged, quantised ones packed."""
-    groups: dict[tuple[object, ...], list[tuple[WeightTensor, WeightFormat | None]]] = {}
+@dataclass(frozen=True, slots=True)
+class MergedTensors:
+    """Tensors of the checkpoint that become one parameter of vLLM's model, and its format."""
+
+    parts: tuple[WeightTensor, ...]
+    layers: tuple[int, ...] | None
+    form: WeightFormat | None
+
+
+def merged_tensors(
+    tensors: Iterable[WeightTensor], plan: QuantizationPlan | None
+) -> tuple[MergedTensors, ...]:
+    """The tensors as vLLM merges them; layers of different formats apart."""
+    groups: dict[tuple[object, ...], list[WeightTensor]] = {}
+    formats: dict[tuple[object, ...], tuple[tuple[int, ...] | None, WeightFormat | None]] = {}
     for number, tensor in enumerate(tensors):
         for layers, form in _formats(tensor, plan):
             key = (tensor.module or number, layers, tensor.place)
-            groups.setdefault(key, []).append((tensor, form))
-    return [_module(key[1], parts, rank) for key, parts in groups.items()]  # type: ignore[arg-type]
+            groups.setdefault(key, []).append(tensor)
+            formats[key] = (layers, form)
+    return tuple(MergedTensors(tuple(parts), *formats[key]) for key, parts in groups.items())
+
+
+def rank_modules(merged: Iterable[MergedTensors], rank: Rank) -> list[Module]:
+    """The modules of one rank: divided, packed, padded."""
+    return [_module(one, rank) for one in merged]
 
 
 def _formats(
@@ -89,15 +107,13 @@ def _formats(
     return plan.split(name, tensor.layers, expert=tensor.role.startswith("expert"))
 
 
-def _module(
-    layers: tuple[int, ...] | None, parts: Sequence[tuple[WeightTensor, WeightFormat | None]], rank: Rank
-) -> Module:
-    first, form = parts[0]
+def _module(merged: MergedTensors, rank: Rank) -> Module:
+    first, form = merged.parts[0], merged.form
     expert = first.role.startswith("expert")
     number = 1
     if expert:
         number = cdiv(first.count, rank.expert_ranks) if rank.expert_parallel else first.count
-    shapes = [_local_shape(tensor, rank) for tensor, _ in parts]
+    shapes = [_local_shape(tensor, rank) for tensor in merged.parts]
     if form is None:
         size = DTYPE_BYTES[first.dtype] if first.dtype else rank.dtype_bytes
         sizes: tuple[int, ...] = (sum(map(math.prod, shapes)) * number * size,)
@@ -105,11 +121,11 @@ def _module(
         created = sizes[0]
     else:
         rows, columns = sum(shape[0] for shape in shapes), shapes[0][-1]
-        created = sum(form.sizes(rows, columns, len(parts), rank.dtype_bytes)) * number
+        created = sum(form.sizes(rows, columns, len(merged.parts), rank.dtype_bytes)) * number
         if expert and form is MXFP4:
             sizes, extra = _mxfp4_experts(rows, columns, first, rank)
         else:
-            sizes = _kept(form, rows, columns, len(parts), rank)
+            sizes = _kept(form, rows, columns, len(merged.parts), rank)
             extra = ()
             if first.name.endswith(_DEQUANTISED):
                 # MLA multiplies with W_UK and W_UV in the model's dtype: `mla_attention.py::split_kv_b_proj`.
@@ -118,7 +134,7 @@ def _module(
         extra = tuple(size * number for size in extra)
     return Module(
         name=first.module or first.name,
-        layers=layers,
+        layers=merged.layers,
         place=first.place,
         copies=1 if expert else first.count,
         sizes=sizes,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kvplan.architecture.module_names import NameSet
 from kvplan.architecture.tensors.families import text_config
-from kvplan.memory.weights_modules import DTYPE_BYTES, Rank, rank_modules
+from kvplan.memory.weights_modules import DTYPE_BYTES, Rank, merged_tensors, rank_modules
 from kvplan.units import format_gib
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _file_bytes(tensors: Sequence[WeightTensor], plan: QuantizationPlan | None) 
     """Bytes of these tensors in a checkpoint of 16-bit values, quantised layers in their file's layout."""
     if plan is None or plan.online:
         return sum(t.elements * (DTYPE_BYTES["int32"] if t.dtype == "int32" else 2) for t in tensors)
-    modules = rank_modules(tensors, plan, _WHOLE)
+    modules = rank_modules(merged_tensors(tensors, plan), _WHOLE)
     return sum(m.created * m.copies * (1 if m.layers is None else len(m.layers)) for m in modules)
 
 
