@@ -91,6 +91,16 @@ def tune(
     max_num_seqs: Annotated[
         list[int] | None, typer.Option(help="Values to choose from.", rich_help_panel=_SEARCH)
     ] = None,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Any other vLLM flag: max_num_batched_tokens=2048,4096, the base first.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    space: Annotated[
+        str | None, typer.Option(help="A YAML file of knobs: values.", rich_help_panel=_SEARCH)
+    ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
@@ -132,11 +142,13 @@ def tune(
 
     from kvplan.config.from_flags import serving_config
     from kvplan.planning import PlanRequest
+    from kvplan.tune.knobs import read_knobs
     from kvplan.tune.problem import Constraints
     from kvplan.tune.setup import TuneRequest
     from kvplan.units import bytes_from_gib
 
     folder = Path(runs_dir)
+    knobs = read_knobs(knob or (), space)
     flags = {
         "max_model_len": max_model_len,
         "max_num_batched_tokens": max_num_batched_tokens,
@@ -169,10 +181,11 @@ def tune(
         ),
         objective=None if objective is None else objective.value,
         strategy=None if strategy is None else strategy.value,
-        utilizations=tuple(gpu_memory_utilization or ()),
-        kv_cache_dtypes=tuple(kv_cache_dtype or ()),
-        block_sizes=tuple(block_size or ()),
-        max_num_seqs=tuple(sorted(max_num_seqs or ())),
+        utilizations=tuple(gpu_memory_utilization or knobs.pop("gpu_memory_utilization", ())),
+        kv_cache_dtypes=tuple(kv_cache_dtype or knobs.pop("kv_cache_dtype", ())),
+        block_sizes=tuple(block_size or knobs.pop("block_size", ())),
+        max_num_seqs=tuple(sorted(max_num_seqs or knobs.pop("max_num_seqs", ()))),
+        knobs=knobs,
         tolerance=tolerance,
         margin=margin,
         max_launches=max_launches,

@@ -20,6 +20,21 @@ LIMITS: Final = {
     "gpu": "a GPU",
     "none": "nothing bounded the memory",
 }
+_SHOWN_OR_FIXED: Final = frozenset(
+    {
+        "model",
+        "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
+        "max_num_seqs",
+        "kv_cache_dtype",
+        "block_size",
+        "max_model_len",
+        "enforce_eager",
+        "dtype",
+        "quantization",
+        "tensor_parallel_size",
+    }
+)
 UNKNOWN: Final = "n/a"
 
 
@@ -300,6 +315,7 @@ def changed_flags(settings: dict[str, Any]) -> str:
     parts += [f"seqs {settings['max_num_seqs']}"] if "max_num_seqs" in settings else []
     parts += [f"KV {settings['kv_cache_dtype']}"] if "kv_cache_dtype" in settings else []
     parts += [f"block {settings['block_size']}"] if "block_size" in settings else []
+    parts += [f"{name} {value}" for name, value in settings.items() if name not in _SHOWN_OR_FIXED]
     return ", ".join(parts)
 
 

@@ -126,7 +126,8 @@ class EngineExecutor:
         if event.kind == "starting":
             # Waiting for somebody else's engine is no time of this trial.
             self._started = time.monotonic()
-        self.tell(f"{event.kind.replace('_', ' ')} {event.text}".strip())
+        kind = event.kind.replace("_", " ")
+        self.tell(event.text if event.kind == "waiting" else f"{kind}: {event.text}".rstrip(": "))
 
     def tell(self, text: str) -> None:
         """What the trial is doing now, to whoever watches."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvplan.calibration.store import store_path
 from kvplan.config.project_file import read_project_file
+from kvplan.errors import InputError
 from kvplan.tune.assumed import AssumedServer
 from kvplan.tune.execute import EngineExecutor
 from kvplan.tune.identity import installed_vllm, run_context
@@ -63,9 +64,12 @@ def begin(prepared: Prepared, runs_dir: Path, watch: Callable[[Path, Prepared], 
     """A new run, to its end; gives its folder.
 
     Raises:
+        InputError: it is for a GPU, and none is here.
         KvplanError: it cannot go on; what finished is in the journal.
         KeyboardInterrupt: interrupted; vLLM is stopped and what finished is in the journal.
     """
+    if prepared.problem.device == "cuda":
+        require_gpu()
     with new_journal(runs_dir, prepared.header) as journal:
         _run(prepared, journal, watch(journal.folder, prepared))
         return journal.folder
@@ -133,6 +137,21 @@ def _gpu_now(prepared: Prepared) -> GpuSpec:
 
     found = detect_gpus()
     return found[0].spec if found else find_gpu(prepared.header["gpu"]["id"])
+
+
+def require_gpu() -> None:
+    """Refuse to launch for a card that is not here.
+
+    Raises:
+        InputError: NVML finds none.
+    """
+    from kvplan.catalog.gpus import detect_gpus
+
+    if not detect_gpus():
+        raise InputError(
+            "no GPU was found here through NVML, so nothing can be launched on it",
+            "--dry-run shows the plan; --device cpu --gpu-memory-gib N tunes vLLM's CPU backend",
+        )
 
 
 @contextlib.contextmanager

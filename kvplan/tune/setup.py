@@ -54,6 +54,8 @@ class TuneRequest:
     kv_cache_dtypes: tuple[str, ...] = ()
     block_sizes: tuple[int, ...] = ()
     max_num_seqs: tuple[int, ...] = ()
+    knobs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Any other flag of vLLM's, each with its values, the base first."""
     tolerance: float | None = None
     margin: float | None = None
     seed: int | None = None
@@ -199,6 +201,7 @@ def as_begun(request: TuneRequest, header: Mapping[str, Any]) -> Prepared | None
             block_sizes=request.block_sizes or then.space.block_size,
             max_num_seqs=request.max_num_seqs or then.space.max_num_seqs,
             utilizations=request.utilizations or then.space.utilization,
+            knobs=request.knobs or then.space.other,
             objective=request.objective or then.objective,
             strategy=request.strategy or then.strategy,
             tolerance=then.tolerance if request.tolerance is None else request.tolerance,
@@ -347,6 +350,7 @@ def _space(request: TuneRequest, planned: Planned, device: Device) -> Space:
         block_size=blocks,
         max_num_seqs=request.max_num_seqs,
         utilization=tuple(sorted(request.utilizations)),
+        other=dict(request.knobs),
     )
 
 

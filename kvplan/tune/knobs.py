@@ -1,0 +1,64 @@
+"""The knobs that a user adds to the search: `--knob NAME=V1,V2` and `--space FILE`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kvplan.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_FIXED: Final = frozenset({"model", "max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override"})
+"""Not for the search: they follow from the workload, or would replace what it searches for."""
+
+
+def read_knobs(given: Iterable[str], space_file: str | None) -> dict[str, tuple[Any, ...]]:
+    """Knob name -> its values, the base first. Names are vLLM's, with dashes or underscores.
+
+    Raises:
+        InputError: malformed, unreadable, a knob with fewer than two values, or one that cannot be searched.
+    """
+    knobs = {} if space_file is None else _from_file(space_file)
+    for text in given:
+        name, equals, listed = text.partition("=")
+        if not equals:
+            raise InputError(
+                f"--knob {text!r} has no values", "write --knob max_num_batched_tokens=2048,4096"
+            )
+        knobs[_name(name)] = tuple(_value(value) for value in listed.split(","))
+    for name, values in knobs.items():
+        if len(values) < 2 or len({repr(value) for value in values}) < len(values):
+            raise InputError(f"knob {name} needs two or more different values", "the first one is the base")
+        if name in _FIXED:
+            raise InputError(f"{name} is not for the search", "it follows from the workload and the others")
+    return knobs
+
+
+def _from_file(path: str) -> dict[str, tuple[Any, ...]]:
+    import yaml
+
+    try:
+        record = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--space {path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"--space {path} is not YAML: {error}") from error
+    if not isinstance(record, dict) or not all(isinstance(values, list) for values in record.values()):
+        raise InputError(
+            f"--space {path} is not a mapping of knobs to lists",
+            "write `block_size: [16, 32]`, the base first",
+        )
+    return {_name(str(name)): tuple(values) for name, values in record.items()}
+
+
+def _name(text: str) -> str:
+    return text.strip().removeprefix("--").replace("-", "_")
+
+
+def _value(text: str) -> Any:
+    """As vLLM's YAML file would read it: numbers, true and false, else text."""
+    import yaml
+
+    return yaml.safe_load(text.strip())
