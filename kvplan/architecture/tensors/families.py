@@ -81,6 +81,7 @@ _FAMILIES: Final[Mapping[str, Family]] = {
     "qwen3_5_moe_text": hybrid.qwen3_next,
     "qwen3_5_text": hybrid.qwen3_next,
     "qwen3_moe": moe.qwen_moe,
+    "qwen3_omni_moe_text": moe.qwen_moe,
     "qwen3_next": hybrid.qwen3_next,
     "qwen3_vl_moe_text": moe.qwen_moe,
     "qwen3_vl_text": dense.qwen3,
@@ -103,6 +104,7 @@ _TOWERS: Final[Mapping[str, tuple[Tower, str]]] = {
     "qwen2_vl": (vision.qwen2_vl, "qwen2"),
     "qwen3_5": (vision.qwen3_vl, "qwen3_5_text"),
     "qwen3_5_moe": (vision.qwen3_vl, "qwen3_5_moe_text"),
+    "qwen3_omni_moe": (vision.qwen3_omni, "qwen3_moe"),
     "qwen3_vl": (vision.qwen3_vl, "qwen3"),
     "qwen3_vl_moe": (vision.qwen3_vl, "qwen3_moe"),
 }
@@ -114,12 +116,19 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     model_type = str(config.get("model_type"))
     if model_type not in _TOWERS:
         return config
+    config = _inner(config)
     text = dict(config.get("text_config") or config)
     if config.get("text_config") is None or text.get("model_type") is None:
         text["model_type"] = _TOWERS[model_type][1]
     if config.get("tie_word_embeddings") is not None:
         text.setdefault("tie_word_embeddings", config["tie_word_embeddings"])
     return text
+
+
+def _inner(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part that vLLM serves: of an omni model its thinker."""
+    thinker = config.get("thinker_config")
+    return config if thinker is None else {**thinker, "model_type": config["model_type"]}
 
 
 def weight_tensors(config: Mapping[str, Any]) -> tuple[WeightTensor, ...]:
@@ -134,7 +143,7 @@ def weight_tensors(config: Mapping[str, Any]) -> tuple[WeightTensor, ...]:
     text = text_config(config)
     tower = _TOWERS.get(str(config.get("model_type")))
     if tower is not None:
-        tower[0](sheet, config, text)
+        tower[0](sheet, _inner(config), text)
     family = _FAMILIES.get(str(text.get("model_type")))
     if family is None:
         raise UnsupportedModelError(

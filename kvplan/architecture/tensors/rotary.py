@@ -108,9 +108,17 @@ def _width(kind: str, text: Mapping[str, Any]) -> int:
 
 
 def _vision_tables(config: Mapping[str, Any], dtype_bytes: int) -> list[int]:
-    vision = config.get("vision_config") or {}
+    vision = (config.get("thinker_config") or config).get("vision_config") or {}
     kind = str(config.get("model_type"))
-    if kind in {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"}:
+    if kind in {
+        "qwen2_vl",
+        "qwen2_5_vl",
+        "qwen3_vl",
+        "qwen3_vl_moe",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_omni_moe",
+    }:
         width = vision.get("hidden_size" if kind != "qwen2_vl" else "embed_dim") or 1280
         heads = vision.get("num_heads") or 16
         return [_VISION_ROWS * (width // heads // 2) * dtype_bytes]

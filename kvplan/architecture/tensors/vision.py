@@ -195,6 +195,32 @@ def qwen3_vl(sheet: Sheet, config: Mapping[str, Any], text: Mapping[str, Any]) -
             _merger(sheet, vision, width, out, ("linear_fc1", "linear_fc2"), prefix)
 
 
+def qwen3_omni(sheet: Sheet, config: Mapping[str, Any], text: Mapping[str, Any]) -> None:
+    """Qwen3-Omni's thinker: Qwen3-VL's tower and an audio encoder; the talker is not loaded."""
+    # Each level of the deep stack has a merger, as in Qwen3-VL, under other names.
+    qwen3_vl(sheet, config, text)
+    audio = required(config, "audio_config")
+    width, inner = required(audio, "d_model"), required(audio, "encoder_ffn_dim")
+    channels = required(audio, "downsample_hidden_size")
+    prefix = "audio_tower."
+    sheet.outside("every")
+    _patches(sheet, f"{prefix}conv2d1", channels, 1, 3, 3, bias=True)
+    _patches(sheet, f"{prefix}conv2d2", channels, channels, 3, 3, bias=True)
+    _patches(sheet, f"{prefix}conv2d3", channels, channels, 3, 3, bias=True)
+    # Three convolutions of stride 2 leave an eighth of the mel bins.
+    joined = channels * -(-required(audio, "num_mel_bins") // 8)
+    sheet.linear(f"{prefix}conv_out", width, joined, quantizable=False)
+    sheet.norm(f"{prefix}ln_post", width, bias=True)
+    sheet.linear(f"{prefix}proj1", width, width, bias=True, quantizable=False)
+    sheet.linear(f"{prefix}proj2", required(audio, "output_dim"), width, bias=True, quantizable=False)
+    layer = f"{prefix}layers.{{block}}."
+    sheet.outside("every", required(audio, "encoder_layers"))
+    _encoder_attention(sheet, f"{layer}self_attn.", width, out="out_proj")
+    plain_mlp(sheet, width, inner, (f"{layer}fc1", f"{layer}fc2"), bias=True)
+    for name in ("self_attn_layer_norm", "final_layer_norm"):
+        sheet.norm(layer + name, width, bias=True)
+
+
 def llama4(sheet: Sheet, config: Mapping[str, Any], text: Mapping[str, Any]) -> None:
     """Llama 4's tower, its pixel-shuffle adapter and projector."""
     vision = required(config, "vision_config")
