@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from kvplan.config.version import VllmVersion
     from kvplan.memory.kv_cache.layer_specs import LayerSpec
-    from kvplan.memory.kv_cache.spec import Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +32,15 @@ class Group:
         """The spec that stands for the group in vLLM's scheduler."""
         return self.members[0].spec
 
+    @property
+    def specs(self) -> tuple[CacheSpec, ...]:
+        """Its distinct specs, one for each kind of layer in it."""
+        return tuple(dict.fromkeys(member.spec for member in self.members))
+
+    @property
     def page_bytes(self) -> int:
         """One block of all layers."""
         return sum(member.spec.page_bytes for member in self.members)
-
-    def request_blocks(self, num_tokens: int, demand: Demand) -> int:
-        """Blocks that one request may hold of this group."""
-        return max(spec.request_blocks(num_tokens, demand) for spec in {m.spec for m in self.members})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def bytes_per_block(groups: Sequence[Group], *, blocks_outermost: bool) -> int:
 
     Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::_get_kv_cache_bytes_per_block.
     """
-    widest = max((group.page_bytes() for group in groups), default=0)
+    widest = max((group.page_bytes for group in groups), default=0)
     if not blocks_outermost or widest == 0:
         return widest
     strides = {member.spec.stride_alignment for group in groups for member in group.members}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kvplan.config.resolved import ResolvedSettings
     from kvplan.config.version import VllmVersion
     from kvplan.memory.hardware import GpuSpec
+    from kvplan.memory.kv_cache.spec import CacheSpec
 
 _KINDS = {
     "full": "full",
@@ -68,7 +70,9 @@ class KvCachePlan:
     """The length that was asked for, or the model's own under `auto`."""
     vllm_version: VllmVersion
     num_gpu_blocks_override: int | None
-    _groups: tuple[Group, ...]
+    decode_context_parallel_size: int
+    _tables: tuple[tuple[tuple[CacheSpec, ...], int], ...]
+    """Each distinct kind of block table and how many there are of it."""
     _demand: Demand
 
     @property
@@ -92,7 +96,11 @@ class KvCachePlan:
 
     def blocks_for_request(self, num_tokens: int) -> int:
         """Blocks that vLLM counts for one request of that many tokens at worst: all its groups' blocks."""
-        return sum(group.request_blocks(num_tokens, self._demand) for group in self._groups)
+        demand = self._demand
+        return sum(
+            count * max(spec.request_blocks(num_tokens, demand) for spec in specs)
+            for specs, count in self._tables
+        )
 
     def request_bytes(self, max_model_len: int) -> int:
         """Bytes that the start-up check wants for one request of `max_model_len` tokens.
@@ -114,15 +122,15 @@ class KvCachePlan:
 
     def max_concurrency(self, num_blocks: int, max_model_len: int) -> float:
         """The figure that vLLM of that version prints as "Maximum concurrency"."""
-        return printed.max_concurrency(
-            self._groups, num_blocks, max_model_len, self._demand, self.vllm_version
-        )
+        if self.is_attention_free:
+            return 0.0
+        return printed.max_concurrency(self, num_blocks, max_model_len)
 
     def kv_cache_tokens(self, num_blocks: int, max_model_len: int) -> int:
         """The figure that vLLM of that version prints as "GPU KV cache size"."""
-        return printed.kv_cache_tokens(
-            self._groups, num_blocks, max_model_len, self._demand, self.vllm_version
-        )
+        if self.is_attention_free:
+            return 0
+        return printed.kv_cache_tokens(self, num_blocks, max_model_len)
 
     def estimated_max_model_len(self, available_kv_bytes: int) -> int:
         """The longest request that the start-up check lets pass, at most `max_model_len`; 0 for none.
@@ -142,12 +150,10 @@ class KvCachePlan:
         Windows have given back what is behind them; vLLM's worst case (`blocks_for_request`) holds only
         while a whole batch of prefill tokens is in flight.
         """
+        demand = self._demand
         return sum(
-            max(
-                spec.steady_blocks(num_tokens, self._demand)
-                for spec in {member.spec for member in group.members}
-            )
-            for group in self._groups
+            count * max(spec.steady_blocks(num_tokens, demand) for spec in specs)
+            for specs, count in self._tables
         )
 
     def concurrent_requests(self, num_blocks: int, num_tokens: int) -> int:
@@ -209,7 +215,8 @@ def _plan(shape: ModelShape, rank: Rank) -> KvCachePlan:
         max_model_len=rank.max_model_len,
         vllm_version=rank.vllm_version,
         num_gpu_blocks_override=rank.num_gpu_blocks_override,
-        _groups=grouping.groups,
+        decode_context_parallel_size=rank.decode_context_parallel_size,
+        _tables=tuple(Counter(group.specs for group in grouping.groups).items()),
         _demand=Demand(
             in_flight_tokens=_in_flight_tokens(shape, rank),
             decode_context_parallel_size=rank.decode_context_parallel_size,
@@ -243,7 +250,7 @@ def _described(group: Group) -> KvGroup:
         layers=len(group.members),
         block_size=group.first.block_size,
         page_bytes=max(member.spec.page_bytes for member in group.members),
-        block_bytes=group.page_bytes(),
+        block_bytes=group.page_bytes,
     )
 
 

@@ -8,58 +8,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvplan.units import cdiv
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvplan.config.version import VllmVersion
-    from kvplan.memory.kv_cache.grouping import Group
-    from kvplan.memory.kv_cache.spec import Demand
+    from kvplan.memory.kv_cache.plan import KvCachePlan
 
 
-def max_concurrency(
-    groups: Sequence[Group], num_blocks: int, max_model_len: int, demand: Demand, version: VllmVersion
-) -> float:
+def max_concurrency(plan: KvCachePlan, num_blocks: int, max_model_len: int) -> float:
     """The figure of "Maximum concurrency for N tokens per request".
 
-    Source: vLLM v1/core/kv_cache_utils.py::get_max_concurrency_for_kv_cache_config of 0.32.0, of 0.19.1
-    and (0.8.5) `_get_kv_cache_config_uniform_type`.
+    0.9.2 to 0.19 divide one request's bytes by one block's of the widest group, which is the same number of
+    blocks because all pages are equal by then.
+
+    Source: vLLM v1/core/kv_cache_utils.py::get_max_concurrency_for_kv_cache_config of 0.32.0 and 0.19.1;
+    before, blocks times block size over the length (0.8.5).
     """
-    if not groups:
-        return 0.0
-    if version < (0, 9, 2):
-        return num_blocks * groups[0].first.block_size / max_model_len
-    if version >= (0, 20, 0):
-        return num_blocks / sum(group.request_blocks(max_model_len, demand) for group in groups)
-    layers = max(len(group.members) for group in groups)
-    first = groups[0].first if _is_uniform(groups[0]) else None
-    page = first.page_bytes if first is not None else groups[0].page_bytes()
-    needed = sum(
-        group.request_blocks(max_model_len, demand)
-        * (group.first.page_bytes if _is_uniform(group) else group.page_bytes())
-        for group in groups
-    )
-    return num_blocks / cdiv(layers * needed, page * layers)
+    if plan.vllm_version < (0, 9, 2):
+        return num_blocks * plan.groups[0].block_size / max_model_len
+    return num_blocks / plan.blocks_for_request(max_model_len)
 
 
-def _is_uniform(group: Group) -> bool:
-    return len({member.spec for member in group.members}) == 1
-
-
-def kv_cache_tokens(
-    groups: Sequence[Group], num_blocks: int, max_model_len: int, demand: Demand, version: VllmVersion
-) -> int:
+def kv_cache_tokens(plan: KvCachePlan, num_blocks: int, max_model_len: int) -> int:
     """The figure of "GPU KV cache size: N tokens".
 
     Source: vLLM v1/core/kv_cache_utils.py::get_kv_cache_capacity of 0.32.0, `_report_kv_cache_config` of
     0.19.1, 0.12.0, 0.9.2.
     """
-    if not groups:
-        return 0
-    if version >= (0, 20, 0):
-        return int(max_concurrency(groups, num_blocks, max_model_len, demand, version) * max_model_len)
-    smallest = min(group.first.block_size for group in groups)
-    if version < (0, 9, 2):
+    if plan.vllm_version >= (0, 20, 0):
+        return int(max_concurrency(plan, num_blocks, max_model_len) * max_model_len)
+    smallest = min(group.block_size for group in plan.groups)
+    if plan.vllm_version < (0, 9, 2):
         return num_blocks * smallest
-    return num_blocks // len(groups) * smallest * demand.decode_context_parallel_size
+    return num_blocks // len(plan.groups) * smallest * plan.decode_context_parallel_size
