@@ -33,7 +33,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     from kvplan.engine.server import running_engine
 
     model = make_demo_model(
-        tmp_path_factory.mktemp("model"), num_hidden_layers=2, hidden_size=64, head_dim=32
+        tmp_path_factory.mktemp("model"), num_hidden_layers=2, hidden_size=128, head_dim=32
     )
     # 2 x 2 layers x 2 KV heads x 32 x 2 B = 512 B a token.
     settings = ServingConfig(
