@@ -19,6 +19,7 @@ import contextlib
 import enum
 import json
 import mmap
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -245,7 +246,10 @@ def child() -> None:
     """Stands for EngineCore: holds shared memory, outlives its parent."""
     segment = shared_memory.SharedMemory(create=True, size=1 << 20)
     resource_tracker.unregister(segment._name, "shared_memory")  # type: ignore[attr-defined]
-    print(f"child {os.getpid()} holds {segment.name}", flush=True)
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
+    name = semaphore._semlock.name  # type: ignore[attr-defined]
+    resource_tracker.unregister(name, "semaphore")
+    print(f"child {os.getpid()} holds {segment.name} holds sem.{name.removeprefix('/')}", flush=True)
     if MOOD is Mood.IGNORES_SIGTERM:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:

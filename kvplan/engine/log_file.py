@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import shutil
 from typing import TYPE_CHECKING, Final
 
@@ -29,46 +28,45 @@ _BLOCK: Final = 512
 class LogFile:
     """One log. Its middle goes as a hole in the file: who appends to it, or follows it, notices nothing."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES, kept_bytes: int = KEPT_BYTES) -> None:
         self.path = path
-        self._dropped_up_to = 0
+        self._max_bytes = max_bytes
+        self._kept_bytes = kept_bytes
 
     def append(self, line: str) -> None:
         """Add a line of ours."""
         with contextlib.suppress(OSError), self.path.open("ab") as file:
             file.write(f"\n{line}\n".encode())
 
-    def keep_small(self, max_bytes: int = MAX_BYTES, kept_bytes: int = KEPT_BYTES) -> bool:
-        """Give up the middle when the file takes more than `max_bytes` of disk.
+    def keep_small(self) -> bool:
+        """Give up the middle when the file takes more disk than it may.
 
         Returns:
             Whether it is within bounds now; a file system without holes (NFS) can't do it.
         """
         try:
             status = self.path.stat()
-            if status.st_blocks * _BLOCK <= max_bytes:
+            if status.st_blocks * _BLOCK <= self._max_bytes:
                 return True
-            end = status.st_size - kept_bytes
+            length = ctypes.c_int64(status.st_size - 2 * self._kept_bytes)
             with self.path.open("rb+") as file:
                 libc = ctypes.CDLL(None, use_errno=True)
-                offset, length = ctypes.c_int64(kept_bytes), ctypes.c_int64(end - kept_bytes)
-                failed = libc.fallocate(file.fileno(), _PUNCH_HOLE_KEEP_SIZE, offset, length)
+                start = ctypes.c_int64(self._kept_bytes)
+                return libc.fallocate(file.fileno(), _PUNCH_HOLE_KEEP_SIZE, start, length) == 0
         except OSError:
             return False
-        if failed:
-            return False
-        self._dropped_up_to = end
-        return True
 
-    def close_gap(self, kept_bytes: int = KEPT_BYTES) -> None:
-        """Replace a hole by one line; nobody may write to the file any more."""
-        if self._dropped_up_to == 0:
-            return
+    def close_gap(self) -> None:
+        """Put one line in the place of the middle; nobody may write to the file any more."""
         shorter = self.path.with_name(self.path.name + ".tmp")
-        with contextlib.suppress(OSError), self.path.open("rb") as old, shorter.open("wb") as new:
-            new.write(old.read(kept_bytes))
-            dropped = self._dropped_up_to - kept_bytes
-            new.write(f"\n[kvplan] {dropped} bytes of the log were dropped here\n".encode())
-            old.seek(self._dropped_up_to)
-            shutil.copyfileobj(old, new)
-            os.replace(shorter, self.path)  # noqa: PTH105  the open files make it one step
+        with contextlib.suppress(OSError):
+            size = self.path.stat().st_size
+            if size <= self._max_bytes:
+                return
+            with self.path.open("rb") as old, shorter.open("wb") as new:
+                new.write(old.read(self._kept_bytes))
+                dropped = size - 2 * self._kept_bytes
+                new.write(f"\n[kvplan] {dropped} bytes of the log were dropped here\n".encode())
+                old.seek(size - self._kept_bytes)
+                shutil.copyfileobj(old, new)
+            shorter.replace(self.path)

@@ -22,7 +22,11 @@ LAUNCH_ID_VARIABLE: Final = "KVPLAN_LAUNCH_ID"
 """Set for every process of a launch, so that it can be known again when its parent is gone."""
 
 SHM_DIR: Final = Path("/dev/shm")  # noqa: S108  the place itself, no temporary file of ours
-_SHM: Final = re.compile(rb"/dev/shm/((?:psm_|sem\.mp-|sem\.|nccl-|torch_|vllm)[^\s/]+)")
+_MAPPED: Final = re.compile(rb" (\d+) +/dev/shm/")
+"""A line of /proc/PID/maps: the inode of a file under /dev/shm."""
+_OURS: Final = ("psm_", "sem.", "nccl-", "torch_", "vllm")
+"""How the segments are called that vLLM and its libraries make."""
+_TRACKER_GRACE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +120,18 @@ def _carries_id(pid: int, launch_id: str) -> bool:
 
 
 def shared_memory_of(pids: Iterable[int]) -> set[str]:
-    """Names under /dev/shm that these processes have mapped (message queues, semaphores, NCCL segments)."""
-    names: set[str] = set()
+    """Names under /dev/shm that these processes have mapped (message queues, semaphores, NCCL segments).
+
+    Found by inode: glibc makes a semaphore under another name and renames it, and maps show the first one.
+    """
+    inodes: set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError):
-            maps = Path(f"/proc/{pid}/maps").read_bytes()
-            names.update(name.decode(errors="replace") for name in _SHM.findall(maps))
-    return names
+            inodes.update(map(int, _MAPPED.findall(Path(f"/proc/{pid}/maps").read_bytes())))
+    if not inodes:
+        return set()
+    with os.scandir(SHM_DIR) as entries:
+        return {entry.name for entry in entries if entry.inode() in inodes and entry.name.startswith(_OURS)}
 
 
 def unlink_shared_memory(names: Iterable[str]) -> list[str]:
@@ -147,6 +156,14 @@ def send(process: Process, signal_number: int) -> None:
             os.kill(process.pid, signal_number)
 
 
+def is_resource_tracker(process: Process) -> bool:
+    """Python's helper that unlinks the shared memory of dead processes, and goes when all are gone."""
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def kill_all(
     members: Callable[[], list[Process]],
     *,
@@ -154,7 +171,10 @@ def kill_all(
     before_kill: Callable[[list[Process]], object] = lambda _: None,
     reap: Callable[[], None] = lambda: None,
 ) -> list[Process]:
-    """SIGKILL until `members()` is empty. They are stopped first, so that none can fork or unmap in between.
+    """SIGKILL until `members()` is empty.
+
+    They are stopped first, so that none can fork or unmap in between. Python's resource trackers get a moment
+    to do their work when the others are dead.
 
     Args:
         members: Who is to go, asked again and again.
@@ -166,6 +186,21 @@ def kill_all(
         Who is still there.
     """
     deadline = time.monotonic() + timeout_s
+
+    def others() -> list[Process]:
+        return [process for process in members() if not is_resource_tracker(process)]
+
+    _kill(others, deadline, before_kill, reap)
+    _wait(members, min(deadline, time.monotonic() + _TRACKER_GRACE_S), reap)
+    return _kill(members, deadline, before_kill, reap)
+
+
+def _kill(
+    members: Callable[[], list[Process]],
+    deadline: float,
+    before_kill: Callable[[list[Process]], object],
+    reap: Callable[[], None],
+) -> list[Process]:
     while True:
         frozen: dict[tuple[int, int], Process] = {}
         while fresh := [process for process in members() if process.identity not in frozen]:
@@ -177,10 +212,15 @@ def kill_all(
         before_kill(list(frozen.values()))
         for process in frozen.values():
             send(process, signal.SIGKILL)
-        wait_until = min(deadline, time.monotonic() + 1)
-        while (left := members()) and time.monotonic() < wait_until:
-            reap()
-            time.sleep(0.02)
-        reap()
+        left = _wait(members, min(deadline, time.monotonic() + 1), reap)
         if not left or time.monotonic() >= deadline:
             return left
+
+
+def _wait(members: Callable[[], list[Process]], deadline: float, reap: Callable[[], None]) -> list[Process]:
+    while True:
+        reap()
+        left = members()
+        if not left or time.monotonic() >= deadline:
+            return left
+        time.sleep(0.02)

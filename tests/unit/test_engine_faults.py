@@ -73,7 +73,9 @@ def left_in(folder: Path) -> list[str]:
     left += [path.name for path in folder.glob("kvplan-*") if path.suffix != ".lock"]
     log = folder / "trial" / "vllm.log"
     text = log.read_bytes()[:4096].decode(errors="replace") if log.exists() else ""
-    return left + [name for name in re.findall(r"holds (psm_\w+)", text) if (SHM_DIR / name).exists()]
+    return left + [
+        name for name in re.findall(r"holds ((?:psm_|sem\.)[\w-]+)", text) if (SHM_DIR / name).exists()
+    ]
 
 
 def is_fake(pid: int, folder: Path) -> bool:
