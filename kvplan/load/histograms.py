@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kvplan.errors import InputError
+from kvplan.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -104,8 +104,12 @@ def fetch_text(url: str, api_key: str | None = None) -> str:
 
 def _samples(text: str, source: str) -> list[tuple[str, Mapping[str, str], float]]:
     """Samples of the two histograms, whatever else there is."""
-    from prometheus_client.parser import text_string_to_metric_families
-
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ImportError as error:
+        raise MissingDependencyError(
+            "reading Prometheus text needs prometheus-client", "pip install 'kvplan-tuner[tune]'"
+        ) from error
     wanted = tuple(
         f"{name}_{part}"
         for name in (INPUT_HISTOGRAM, OUTPUT_HISTOGRAM)
