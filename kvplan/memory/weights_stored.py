@@ -88,8 +88,18 @@ def _file_bytes(tensors: Sequence[WeightTensor], plan: QuantizationPlan | None) 
     """Bytes of these tensors in a checkpoint of 16-bit values, quantised layers in their file's layout."""
     if plan is None or plan.online:
         return sum(t.elements * (DTYPE_BYTES["int32"] if t.dtype == "int32" else 2) for t in tensors)
-    modules = rank_modules(merged_tensors(tensors, plan), _WHOLE)
-    return sum(m.created * m.copies * (1 if m.layers is None else len(m.layers)) for m in modules)
+    merged = merged_tensors(tensors, plan)
+    modules = rank_modules(merged, _WHOLE)
+    size = sum(m.created * m.copies * (1 if m.layers is None else len(m.layers)) for m in modules)
+    if plan.method == "gptq":
+        # g_idx, an int32 for each input of each matrix: stored, and dropped or never made by vLLM.
+        packed = [one for one in merged if one.form is not None]
+        size += sum(
+            4 * tensor.shape[-1] * tensor.count * len(one.layers or (0,))
+            for one in packed
+            for tensor in one.parts
+        )
+    return size
 
 
 def _not_loaded(
@@ -110,8 +120,13 @@ def _not_loaded(
         last = max((max(t.layers) for t in tensors if t.layers), default=-1)
         layer = [dataclasses.replace(t, layers=(last,)) for t in tensors if t.layers and last in t.layers]
         hidden = text.get("hidden_size") or 0
-        module = layers * (_file_bytes(layer, plan) + 2 * (2 * hidden * hidden + 3 * hidden))
-        found += [("multi-token prediction layer", module + copies * one) for copies in (0, 1, 2)]
+        joins = 2 * (2 * hidden * hidden + 3 * hidden)
+        sizes = {_file_bytes(layer, plan), _file_bytes(layer, None)}
+        found += [
+            ("multi-token prediction layer", layers * (size + joins) + copies * one)
+            for size in sorted(sizes)
+            for copies in (0, 1, 2)
+        ]
     return found
 
 

@@ -49,9 +49,8 @@ def test_the_published_total_is_accounted_for(row: dict[str, Any]) -> None:
     found = answer(row)
     assert not any("than the config's tensors" in note for note in found.notes), found.notes
     assert found.source == "index"
-    quantised = json.loads((DATA / "configs" / f"{row['config']}.json").read_text()).get(
-        "quantization_config"
-    )
+    config = json.loads((DATA / "configs" / f"{row['config']}.json").read_text())
+    quantised = (config | row.get("overrides", {})).get("quantization_config")
     if found.notes or quantised:
         return  # what is in the file besides is named in the note, or packed
     assert found.parameters is not None
@@ -75,6 +74,15 @@ def test_what_stays_in_the_file_is_named_with_its_size(model: str, note: str) ->
     # Qwen3-1.7B: 151,936 x 2,048 x 2 B = 0.58 GiB, the head that its file repeats.
     found = answer(next(row for row in ROWS if row["model"] == model))
     assert note in found.notes
+
+
+def test_a_packed_checkpoint_is_met_to_the_byte() -> None:
+    # 80 layers x 855,638,016 linear parameters x (4 + 16/128 + 4/128) bits, the rest in 2 B.
+    row = next(row for row in ROWS if "AWQ" in row["model"])
+    linear = 80 * 855_638_016
+    by_hand = linear * (128 * 4 + 16 + 4) // (128 * 8) + 2 * (70_553_706_496 - linear)
+    assert row["total_bytes"] == by_hand
+    assert answer(row).bytes.low == by_hand
 
 
 def test_qwen2_7b_is_7_615_616_512_parameters() -> None:
