@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -17,7 +19,7 @@ from kvplan.load.warm_up import MOST_WAVES, has_settled, median_gap_s, wave_of
 from kvplan.load.workload import Arrivals, ClosedLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     import aiohttp
 
@@ -73,7 +75,7 @@ async def run_load(
     arrivals = _arrivals(workload, concurrency)
     users = arrivals.users if isinstance(arrivals, ClosedLoop) else None
     salt = secrets.randbits(32) if salt is None else salt
-    async with open_session(endpoint) as session:
+    async with open_session(endpoint) as session, _still_heap():
         if token_ids is None:
             token_ids = await ordinary_token_ids(session, endpoint)
         stage = _Stage(session, endpoint, token_ids, workload, seed, salt, limits)
@@ -83,7 +85,7 @@ async def run_load(
             phase.stopped = waves[-1].stopped if waves else None
             if phase.stopped is None:
                 supply = Supply(workload, phase.prompts, seed, num_requests, duration_s)
-                async with watch_metrics(session, endpoint.base_url, watch):
+                async with watch_metrics(session, endpoint, watch):
                     await phase.run(supply, arrivals, seed)
         except BaseExceptionGroup as group:
             _raise_first(group)
@@ -112,6 +114,17 @@ def _arrivals(workload: Workload, concurrency: int | None) -> Arrivals:
     if users is None:
         raise InputError("nothing says how many users the load has", "give --concurrency")
     return ClosedLoop(users, workload.arrivals.think_time_s)
+
+
+@contextlib.asynccontextmanager
+async def _still_heap() -> AsyncIterator[None]:
+    """No collection goes over what is there already: it would be measured as the server's delay."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @dataclass(frozen=True, slots=True)

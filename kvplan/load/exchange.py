@@ -92,8 +92,8 @@ class Exchange:
     async def _read(
         self, session: aiohttp.ClientSession, endpoint: Endpoint, body: bytes, reader: StreamReader
     ) -> str | None:
-        url = f"{endpoint.base_url.rstrip('/')}/v1/completions"
-        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+        headers = {"Content-Type": "application/json"}
+        async with session.post(endpoint.at("/v1/completions"), data=body, headers=headers) as response:
             if response.status != 200:
                 return f"{response.status} {response.reason}: {error_text(await response.read())}"
             async for data in response.content.iter_any():

@@ -25,6 +25,10 @@ class Endpoint:
     api_key: str | None = None
     verify_tls: bool = True
 
+    def at(self, path: str) -> str:
+        """The address of a path of this server: `/metrics`."""
+        return f"{self.base_url.rstrip('/')}{path}"
+
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:

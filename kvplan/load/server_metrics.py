@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     import aiohttp
 
+    from kvplan.load.records import Endpoint
+
 INTERVAL_S: Final = 0.5
 _TIMEOUT_S: Final = 5.0
 _COUNTING_LAG_S: Final = 0.1
@@ -69,14 +71,14 @@ class MetricsWatch:
     """(perf_counter, snapshot)."""
 
 
-async def fetch_metrics(session: aiohttp.ClientSession, base_url: str) -> MetricsSnapshot | None:
+async def fetch_metrics(session: aiohttp.ClientSession, endpoint: Endpoint) -> MetricsSnapshot | None:
     """One snapshot; None if the server does not answer with one."""
     import aiohttp
 
     try:
         async with (
             asyncio.timeout(_TIMEOUT_S),
-            session.get(f"{base_url.rstrip('/')}/metrics") as response,
+            session.get(endpoint.at("/metrics")) as response,
         ):
             if response.status != 200:
                 return None
@@ -94,14 +96,14 @@ def _is_plain(line: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def watch_metrics(
-    session: aiohttp.ClientSession, base_url: str, watch: MetricsWatch | None
+    session: aiohttp.ClientSession, endpoint: Endpoint, watch: MetricsWatch | None
 ) -> AsyncIterator[None]:
     """Sample while the block runs, and once before and after it; without a watch, do nothing."""
     if watch is None:
         yield
         return
-    watch.before = await fetch_metrics(session, base_url)
-    sampler = asyncio.create_task(_sample(session, base_url, watch))
+    watch.before = await fetch_metrics(session, endpoint)
+    sampler = asyncio.create_task(_sample(session, endpoint, watch))
     try:
         yield
     finally:
@@ -110,13 +112,13 @@ async def watch_metrics(
             await sampler
     # vLLM counts a token a moment after it has sent it.
     await asyncio.sleep(_COUNTING_LAG_S)
-    watch.after = await fetch_metrics(session, base_url)
+    watch.after = await fetch_metrics(session, endpoint)
 
 
-async def _sample(session: aiohttp.ClientSession, base_url: str, watch: MetricsWatch) -> None:
+async def _sample(session: aiohttp.ClientSession, endpoint: Endpoint, watch: MetricsWatch) -> None:
     while True:
         await asyncio.sleep(INTERVAL_S)
-        snapshot = await fetch_metrics(session, base_url)
+        snapshot = await fetch_metrics(session, endpoint)
         if snapshot is not None:
             watch.taken.append((time.perf_counter(), snapshot))
 

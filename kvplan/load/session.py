@@ -55,7 +55,7 @@ async def ordinary_token_ids(session: aiohttp.ClientSession, endpoint: Endpoint)
     """
     import aiohttp
 
-    url = f"{endpoint.base_url.rstrip('/')}/tokenize"
+    url = endpoint.at("/tokenize")
     body = {"model": endpoint.model, "prompt": sample_text(), "add_special_tokens": False}
     try:
         async with session.post(url, json=body) as response:
