@@ -1,4 +1,4 @@
-"""A tuning run as one self-contained HTML page: figures as inline SVG, no script from elsewhere, no network."""
+"""A tuning run as one self-contained HTML page: figures as inline SVG, nothing from the network."""
 
 from __future__ import annotations
 

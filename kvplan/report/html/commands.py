@@ -47,8 +47,8 @@ def tune_command(report: TuneReport) -> tuple[str, tuple[str, ...]]:
     workload = report.header["context"]["workload"]
     if not _has_fixed_lengths(workload):
         notes.append(
-            f"workload.yaml is the workload {workload['name']!r} ({workload['source']}); its lengths are in the "
-            "first line of journal.jsonl"
+            f"workload.yaml is the workload {workload['name']!r} ({workload['source']}); its lengths are in "
+            "the first line of journal.jsonl"
         )
     if report.problem.space.other:
         notes.append(f"more knobs were searched: {', '.join(report.problem.space.other)} (in the journal)")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.config.argv import to_argv
-from kvplan.report.paste import serve_command, served_flags, vllm_yaml
+from kvplan.report.paste import served_flags, vllm_yaml
 from kvplan.tune.problem import settings_from_dict
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _CHART_KEYS: Final = {
     "enable_prefix_caching": "enablePrefixCaching",
     "enable_chunked_prefill": "enableChunkedPrefill",
 }
-"""Flags that vLLM's production-stack chart has a key for; Source: its templates/deployment-vllm-multi.yaml."""
+"""Flags that vLLM's production-stack chart has a key for. Source: its deployment-vllm-multi.yaml."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +116,12 @@ def forms_of(deployment: Deployment | None) -> tuple[Form, ...]:
         else " The run's vLLM is no release: the image's tag is the nearest thing."
     )
     return (
-        Form("serve", "vllm serve", None, serve_command(model, flags, device)),
+        Form("serve", "vllm serve", None, serve_lines(deployment)),
         Form(
             "yaml",
             "vLLM YAML",
             "config.yaml",
-            vllm_yaml(model, flags, device),
+            _in_lines(vllm_yaml(model, flags, device)),
             "vllm serve --config config.yaml",
         ),
         Form(
@@ -147,6 +148,17 @@ def forms_of(deployment: Deployment | None) -> tuple[Form, ...]:
             + made_with,
         ),
     )
+
+
+def serve_lines(deployment: Deployment) -> str:
+    """The `vllm serve` command, one flag a line."""
+    lines = [shlex.join(["vllm", "serve", deployment.model])]
+    for word in deployment.argv:
+        if word.startswith("--"):
+            lines.append(f"  {shlex.quote(word)}")
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return " \\\n".join(lines)
 
 
 def compose(deployment: Deployment) -> str:
@@ -246,7 +258,7 @@ def helm_values(deployment: Deployment) -> str:
         ]
     model["vllmConfig"] = config
     unmeasured = "requestCPU and requestMemory" if on_gpu else "requestCPU"
-    head = f"# The chart asks for {unmeasured} of the host; the run did not measure that: set it to your node's.\n"
+    head = f"# The chart asks for {unmeasured} of the host, which no run measures: set it to your node's.\n"
     return head + _dump({"servingEngineSpec": {"modelSpec": [model]}})
 
 
@@ -254,6 +266,12 @@ def _limits(deployment: Deployment) -> dict[str, Any]:
     if deployment.device == "cuda":
         return {"nvidia.com/gpu": deployment.num_gpus}
     return {"memory": str(deployment.card_bytes)}
+
+
+def _in_lines(text: str) -> str:
+    import yaml
+
+    return _dump(yaml.safe_load(text))
 
 
 def _dump(document: Any) -> str:

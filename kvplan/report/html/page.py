@@ -6,20 +6,19 @@ import base64
 import hashlib
 import posixpath
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kvplan import __version__
 from kvplan.errors import InputError, MissingDependencyError
-from kvplan.report.html import figures, tables
-from kvplan.report.html.cheat_sheet import cheat_sheet, planner_of
+from kvplan.report.html import tables
+from kvplan.report.html.cheat_sheet import cheat_sheet
 from kvplan.report.html.commands import launch_command, tune_command
 from kvplan.report.html.forms import deployment_of, forms_of
-from kvplan.report.html.ledger import measured_ledger, predicted_ledger
-from kvplan.report.html.pareto import candidates
 from kvplan.report.html.safe import copied, finalize
-from kvplan.report.html.samples import memory_series
+from kvplan.report.html.sections import sections
 from kvplan.report.html.svg import drawing
-from kvplan.report.tune_text import LIMITS, utilization
+from kvplan.report.html.tuned_card import planner_of
+from kvplan.report.tune_text import LIMITS
 from kvplan.tune.problem import settings_from_dict
 from kvplan.units import format_duration, format_gib
 
@@ -30,14 +29,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from kvplan.load.workload import Workload
-    from kvplan.report.html.figures import Drawn
     from kvplan.report.html.forms import Form
-    from kvplan.report.html.ledger import Ledger
-    from kvplan.report.html.tables import Table
     from kvplan.report.tune import TuneReport
-
-_FIGURES_OF_MEMORY: Final = 60
-"""Trials whose memory is drawn: an exhaustive grid has hundreds, and the page must stay small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +43,6 @@ class Failure:
     log_path: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of the page: figures and tables of one idea."""
-
-    name: str
-    title: str
-    lead: str
-    drawn: tuple[Drawn, ...] = ()
-    table: Table | None = None
-    missing: str = "n/a"
-    """What is said when there is neither."""
-
-
 def render(report: TuneReport, folder: Path) -> str:
     """The whole page; see `render_html`."""
     environment = _environment()
@@ -70,14 +50,14 @@ def render(report: TuneReport, folder: Path) -> str:
     script = script.strip()
     digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
     with drawing():
-        sections = tuple(_sections(report, folder))
+        parts = tuple(sections(report, folder))
     sheet = cheat_sheet(report, _presets())
     return environment.get_template("page.html.j2").render(
         **_head(report),
         version=__version__,
         script=script,
         script_digest=digest,
-        sections=sections,
+        sections=parts,
         failures=tuple(_failures(report)),
         launches=tables.launches_table(report),
         sheet=sheet,
@@ -129,8 +109,7 @@ def _head(report: TuneReport) -> dict[str, Any]:
     return {
         "report": report,
         "answer": report.recommendation,
-        "model": posixpath.basename(problem.model.rstrip("/")) or problem.model,
-        "card": format_gib(problem.card_bytes),
+        "title": f"{posixpath.basename(problem.model.rstrip('/')) or problem.model} on {_card(report)}",
         "verdict": _verdict(report),
         "measured": tables.measured_rows(report),
         "facts": (
@@ -154,6 +133,13 @@ def _verdict(report: TuneReport) -> str:
     return f"No setting was shown to meet the target of {target:,} users at once. The nearest is below."
 
 
+def _card(report: TuneReport) -> str:
+    size = format_gib(report.problem.card_bytes)
+    if report.problem.device == "cpu":
+        return f"a CPU card of {size}"
+    return f"{report.header['gpu']['name']}, {size}"
+
+
 def _limits(report: TuneReport) -> str:
     return "; ".join(LIMITS.get(name, name) for name in report.memory_limit.split(", "))
 
@@ -164,122 +150,6 @@ def _workload(report: TuneReport) -> str:
         f"{lengths.mean_input:,} tokens in and {lengths.mean_output:,} out on average, at most "
         f"{lengths.longest_input:,} and {lengths.longest_output:,}"
     )
-
-
-def _sections(report: TuneReport, folder: Path) -> Iterator[Section]:
-    answer, problem = report.recommendation, report.problem
-    ledgers = tuple(_ledgers(report))
-    yield Section(
-        "ledger",
-        "Where the card's memory goes",
-        "The recommended setting as it ran, above what the memory model says of it without a launch.",
-        (figures.ledger_bar(ledgers),) if ledgers else (),
-        tables.ledger_table(ledgers) if ledgers else None,
-        "n/a: nothing started, and the memory model has no rule for this model.",
-    )
-    yield Section(
-        "boundary",
-        "Memory boundary",
-        _headroom(report),
-        _all_of(figures.boundary_bracket(report)),
-        tables.boundary_table(report),
-        "n/a: no utilisation was tried.",
-    )
-    first = answer.first_preemption
-    preempted = (
-        "No request was preempted at any of these loads."
-        if first is None
-        else f"The first preemptions came at {first:,} users."
-    )
-    yield Section(
-        "curve",
-        "One server under rising load",
-        preempted if answer.curve else "",
-        _all_of(figures.load_curve(answer.curve, answer.measured)),
-        tables.curve_table(answer.curve, answer.measured),
-        "n/a: no load was measured.",
-    )
-    points = candidates(problem, report.trials)
-    yield Section(
-        "pareto",
-        "Throughput, headroom and time a token",
-        f"Every setting that was measured at the target of {problem.target_concurrency:,} users. Launches of one "
-        "setting differ by about 5 % in tokens a second: nearer points are not told apart.",
-        _all_of(figures.pareto_front(points, answer.trial)),
-        tables.pareto_table(points, answer.trial),
-        "n/a: no setting was measured at the target.",
-    )
-    yield Section(
-        "effects",
-        "What each knob changed, one at a time",
-        "Against the probe, everything else equal.",
-        _all_of(figures.knob_effects(answer.effects)),
-        tables.effects_table(answer.effects),
-        "n/a: no other value of a knob was tried.",
-    )
-    yield _memory_section(report, folder)
-    yield Section(
-        "predictions",
-        "Predicted beside measured",
-        "What arithmetic and the memory model said before the launch that measured it.",
-        table=tables.predictions_table(answer.predictions),
-        missing="n/a: nothing was predicted that was also measured.",
-    )
-
-
-def _memory_section(report: TuneReport, folder: Path) -> Section:
-    series = memory_series(report.trials, folder)
-    longest = max((one.points[-1][0] for one in series), default=1.0)
-    drawn = tuple(
-        figures.memory_over_time(one, report.problem.card_bytes, max(longest, 1.0))
-        for one in series[:_FIGURES_OF_MEMORY]
-    )
-    without = [f"#{t.number}" for t in report.trials if t.number not in {one.trial.number for one in series}]
-    lead = "Sampled while vLLM ran; the dashed line is the card."
-    if without:
-        lead += (
-            f" No samples were kept of {', '.join(without[:20])}{' and more' if len(without) > 20 else ''}."
-        )
-    if len(series) > len(drawn):
-        lead += f" The first {len(drawn)} of {len(series)} trials are drawn."
-    missing = "n/a: no memory samples beside this journal."
-    return Section("memory", "Memory over time", lead if drawn else "", drawn, missing=missing)
-
-
-def _all_of(drawn: Drawn | None) -> tuple[Drawn, ...]:
-    return () if drawn is None else (drawn,)
-
-
-def _ledgers(report: TuneReport) -> Iterator[Ledger]:
-    answer, problem = report.recommendation, report.problem
-    trial = next((t for t in report.trials if t.number == answer.trial), None)
-    measured = measured_ledger(problem.card_bytes, trial)
-    if measured is not None:
-        yield measured
-    settings = problem.base_settings() if answer.settings is None else settings_from_dict(answer.settings)
-    if settings.gpu_memory_utilization is None and settings.kv_cache_memory_bytes is None:
-        settings = settings.with_flags(gpu_memory_utilization=report.header["assumed"]["probe_utilization"])
-    try:
-        yield predicted_ledger(planner_of(report.header, problem.target_concurrency).estimate(settings))
-    except InputError:
-        return
-
-
-def _headroom(report: TuneReport) -> str:
-    answer = report.recommendation
-    if answer.headroom_utilization is None or answer.headroom_bytes is None:
-        return ""
-    text = (
-        f"The recommendation is {utilization(answer.headroom_utilization)} of the card "
-        f"({format_gib(answer.headroom_bytes)}) below what survived"
-    )
-    chosen = (answer.settings or {}).get("gpu_memory_utilization")
-    if answer.boundary_failed is not None and chosen is not None:
-        distance = answer.boundary_failed.gpu_memory_utilization - chosen
-        text += f" and {utilization(distance)} ({format_gib(distance * report.problem.card_bytes)}) below what failed"
-    if answer.peak_spread_bytes is not None:
-        text += f". Peaks of memory outside vLLM's budget differed by {format_gib(answer.peak_spread_bytes)} between launches"
-    return f"{text}."
 
 
 def _failures(report: TuneReport) -> Iterator[Failure]:

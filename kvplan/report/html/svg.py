@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 from typing import TYPE_CHECKING, Any, Final
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from kvplan.errors import MissingDependencyError
 
@@ -113,7 +113,7 @@ def inline_svg(figure: Figure, *, name: str, title: str, description: str) -> st
     text = buffer.getvalue()
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var({variable})")
-    root = ElementTree.fromstring(text)  # noqa: S314  written by matplotlib a line above
+    root = ET.fromstring(text)  # noqa: S314  written by matplotlib a line above
     _own_ids(root, name)
     _without_extras(root)
     for attribute in ("width", "height", "version"):
@@ -121,16 +121,14 @@ def inline_svg(figure: Figure, *, name: str, title: str, description: str) -> st
     root.set("role", "img")
     root.set("aria-labelledby", f"{name}-title {name}-description")
     for tag, content in (("desc", description), ("title", title)):
-        element = ElementTree.Element(
-            _SVG + tag, {"id": f"{name}-{'title' if tag == 'title' else 'description'}"}
-        )
+        element = ET.Element(_SVG + tag, {"id": f"{name}-{'title' if tag == 'title' else 'description'}"})
         element.text = content
         root.insert(0, element)
-    ElementTree.register_namespace("", _SVG.strip("{}"))
-    return ElementTree.tostring(root, encoding="unicode")
+    ET.register_namespace("", _SVG.strip("{}"))
+    return ET.tostring(root, encoding="unicode")
 
 
-def _own_ids(root: ElementTree.Element, name: str) -> None:
+def _own_ids(root: ET.Element, name: str) -> None:
     """Ids that something refers to become unique in the page; all others go."""
     references = set(re.findall(r"#([\w-]+)", " ".join(v for e in root.iter() for v in e.attrib.values())))
     for element in root.iter():
@@ -145,7 +143,7 @@ def _own_ids(root: ElementTree.Element, name: str) -> None:
                 element.set(key, value.replace("url(#", f"url(#{name}-"))
 
 
-def _without_extras(root: ElementTree.Element) -> None:
+def _without_extras(root: ET.Element) -> None:
     """No metadata, and no style element: inside HTML it would style the whole page."""
     for parent in list(root.iter()):
         for child in list(parent):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from kvplan.report.html.figures import finite
+from kvplan.report.html.figures import swatch
 from kvplan.report.html.ledger import TITLES
+from kvplan.report.html.words import finite, gib_column
 from kvplan.report.tune_text import UNKNOWN, changed_flags, figure, gib, percent, utilization
 
 if TYPE_CHECKING:
@@ -36,14 +37,15 @@ class Table:
 
 def ledger_table(ledgers: Sequence[Ledger]) -> Table:
     """Every part of the card in every ledger."""
-    from kvplan.report.html.figures import swatch
-
+    card = ledgers[0].total_bytes
     lines = [line for line in TITLES if any(ledger.bytes_of(line) is not None for ledger in ledgers)]
-    rows = [(TITLES[line], *(gib(ledger.bytes_of(line)) for ledger in ledgers)) for line in lines]
-    total = ("the card", *(gib(ledger.total_bytes) for ledger in ledgers))
+    rows = [
+        (TITLES[line], *(gib_column(ledger.bytes_of(line), card) for ledger in ledgers)) for line in lines
+    ]
+    total = ("the card", *(gib_column(ledger.total_bytes, card) for ledger in ledgers))
     return Table(
         "The card's memory, part by part",
-        ("part", *(ledger.name for ledger in ledgers)),
+        ("part", *(f"{ledger.name}, GiB" for ledger in ledgers)),
         (*rows, total),
         keys=(*(swatch(line) for line in lines), ""),
     )
@@ -51,14 +53,16 @@ def ledger_table(ledgers: Sequence[Ledger]) -> Table:
 
 def boundary_table(report: TuneReport) -> Table | None:
     """The ends of the bracket and the recommendation between them."""
-    answer = report.recommendation
+    answer, card = report.recommendation, report.problem.card_bytes
+    chosen = next((t for t in report.trials if t.number == answer.trial), None)
+    kv_bytes = None if chosen is None else chosen.kv_cache_bytes
     rows: list[tuple[str, ...]] = []
 
     def end(name: str, found: BoundaryEnd | None) -> None:
         if found is not None:
             outcome = failure_of(found) if found.failure else "survived"
             at = utilization(finite(found.gpu_memory_utilization))
-            rows.append((name, at, gib(found.kv_cache_bytes), f"#{found.trial}", outcome))
+            rows.append((name, at, gib_column(found.kv_cache_bytes, card), f"#{found.trial}", outcome))
 
     end("lowest that failed", answer.boundary_failed)
     end("highest that survived", answer.boundary_survived)
@@ -68,14 +72,12 @@ def boundary_table(report: TuneReport) -> Table | None:
         highlighted = len(rows)
         at = utilization(settings["gpu_memory_utilization"])
         state = "confirmed from a cold start" if answer.is_confirmed else "not confirmed"
-        rows.append(
-            ("recommended", at, gib(settings.get("kv_cache_memory_bytes")), f"#{answer.trial}", state)
-        )
+        rows.append(("recommended", at, gib_column(kv_bytes, card), f"#{answer.trial}", state))
     if answer.low_end_utilization is not None:
         at = utilization(answer.low_end_utilization)
         rows.append(("one request of max_model_len just fits", at, UNKNOWN, UNKNOWN, "arithmetic"))
     end("too low", answer.low_end)
-    header = ("", "utilisation", "KV cache", "trial", "outcome")
+    header = ("", "utilisation", "KV cache, GiB", "trial", "outcome")
     return Table("The memory boundary", header, tuple(rows), frozenset({0, 4}), highlighted) if rows else None
 
 
@@ -93,9 +95,8 @@ def curve_table(curve: Sequence[LoadSummary], chosen: LoadSummary | None) -> Tab
     rows = [_load_row(f"{point.concurrency}", point) for point in curve]
     if chosen is not None:
         rows.append(_load_row(f"{chosen.concurrency}, recommended", chosen))
-    header = (
-        "users", "tokens/s", "TTFT p50, ms", "TTFT p99, ms", "TPOT p50, ms", "TPOT p99, ms", "preempted", "KV used",
-    )  # fmt: skip
+    times = ("TTFT p50, ms", "TTFT p99, ms", "TPOT p50, ms", "TPOT p99, ms")
+    header = ("users", "tokens/s", *times, "preempted", "KV used")
     last = None if chosen is None else len(rows) - 1
     return Table("Throughput and latency by number of users", header, tuple(rows), frozenset({0}), last)
 
@@ -113,7 +114,7 @@ def _load_row(name: str, point: LoadSummary) -> tuple[str, ...]:
     )
 
 
-def pareto_table(points: Sequence[Candidate], chosen: int | None) -> Table | None:
+def pareto_table(points: Sequence[Candidate], chosen: int | None, card_bytes: int) -> Table | None:
     """Every measured setting, and whether another beats it in everything."""
     rows = tuple(
         (
@@ -121,14 +122,14 @@ def pareto_table(points: Sequence[Candidate], chosen: int | None) -> Table | Non
             p.settings,
             figure(p.output_throughput),
             figure(p.p99_tpot_ms, 1),
-            gib(p.headroom_bytes),
+            gib_column(p.headroom_bytes, card_bytes),
             figure(p.kv_cache_tokens),
             ("on the front" if p.is_on_front else "beaten") if p.is_complete else UNKNOWN,
         )
         for p in points
     )
     marked = next((i for i, p in enumerate(points) if p.trial == chosen), None)
-    header = ("trial", "settings", "tokens/s", "TPOT p99, ms", "headroom", "KV tokens", "front")
+    header = ("trial", "settings", "tokens/s", "TPOT p99, ms", "headroom, GiB", "KV tokens", "front")
     return (
         Table("Every setting measured at the target", header, rows, frozenset({0, 1, 6}), marked)
         if rows
@@ -189,7 +190,7 @@ def _gap(prediction: Prediction) -> str:
 
 def launches_table(report: TuneReport) -> Table | None:
     """Every launch of the run."""
-    rows = tuple(_launch_row(trial) for trial in report.trials)
+    rows = tuple(_launch_row(trial, report.problem.card_bytes) for trial in report.trials)
     marked = next((i for i, t in enumerate(report.trials) if t.number == report.recommendation.trial), None)
     header = (
         "trial",
@@ -199,12 +200,12 @@ def launches_table(report: TuneReport) -> Table | None:
         "outcome",
         "ready, s",
         "whole, s",
-        "highest memory",
+        "highest memory, GiB",
     )
     return Table("Launches, in order", header, rows, frozenset({0, 1, 2, 3, 4}), marked) if rows else None
 
 
-def _launch_row(trial: Trial) -> tuple[str, ...]:
+def _launch_row(trial: Trial, card_bytes: int) -> tuple[str, ...]:
     launch = trial.launch
     return (
         f"#{trial.number}",
@@ -214,7 +215,7 @@ def _launch_row(trial: Trial) -> tuple[str, ...]:
         "ok" if trial.status == "ok" else f"{trial.status}: {trial.failure or 'no class'}",
         figure(None if launch is None else launch.ready_s),
         figure(trial.wall_s),
-        gib(None if launch is None or not launch.peak_bytes else launch.peak_bytes),
+        gib_column(None if launch is None else launch.peak_bytes or None, card_bytes),
     )
 
 
@@ -234,10 +235,9 @@ def classes_table(sheet: CheatSheet) -> Table | None:
         )
         for row in sheet.classes
     )
-    header = (
-        "traffic", "tokens, mean", "P95", "longest", "--max-model-len", "--max-num-seqs up to", "at once, mean",
-        "at once, longest", "up to, fp8 KV",
-    )  # fmt: skip
+    lengths = ("traffic", "tokens, mean", "P95", "longest")
+    served = ("--max-num-seqs up to", "at once, mean", "at once, longest", "up to, fp8 KV")
+    header = (*lengths, "--max-model-len", *served)
     return Table("Settings by class of traffic", header, rows) if rows else None
 
 
