@@ -25,5 +25,8 @@ def serve_command(model: str, settings: Mapping[str, Any], device: str) -> str:
 
 
 def vllm_yaml(model: str, settings: Mapping[str, Any], device: str) -> str:
-    """The file that `vllm serve --config FILE` takes (keys are long option names)."""
-    return to_vllm_yaml(settings_from_dict({"model": model, **served_flags(settings, device)}))
+    """The file that `vllm serve --config FILE` takes, one option a line."""
+    import yaml
+
+    flags = yaml.safe_load(to_vllm_yaml(settings_from_dict(served_flags(settings, device))))
+    return yaml.safe_dump({"model": model, **flags}, sort_keys=False)

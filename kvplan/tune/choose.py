@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from kvplan.tune.trial import LoadResult, Trial
 
 CONFIDENCE: Final = 0.95
+SWEEP_NOISE: Final = 0.02
+"""Loads on one server whose output throughput is this close are taken for equally fast."""
 LAUNCH_NOISE: Final = 0.05
-"""Relative difference of output throughput that two launches of the same settings may show; a variant must
-be better by more, however tight the repeats inside one launch are."""
+"""Relative difference of output throughput that two launches of the same settings may show, where no two of
+them were seen to differ by more: a smaller change is undecided, however tight repeats in one launch are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,11 @@ class Difference:
     high: float | None
     """None: one measurement a side says nothing of its own spread."""
 
-    @property
-    def is_decided(self) -> bool:
+    def is_decided(self, launch_noise: float) -> bool:
         """The interval excludes 0 and the change is more than launches differ by themselves."""
         if self.low is None or self.high is None:
             return False
-        return (self.low > 0 or self.high < 0) and abs(self.change) > LAUNCH_NOISE
+        return (self.low > 0 or self.high < 0) and abs(self.change) > launch_noise
 
 
 def is_quantised(knob: str, value: Any) -> bool:
@@ -87,28 +88,45 @@ def objective_values(problem: Problem, trial: Trial) -> list[float]:
 
 
 def better_variant(problem: Problem, variant: Trial, base: Trial) -> bool:
-    """Whether a knob's other value wins: it keeps the constraints, and is decidedly better at the target."""
+    """Whether a knob's other value is taken: it keeps the constraints, and its mean is better by 2 % or more.
+
+    The better mean is the better bet even where the measurements do not decide it (the report says which);
+    below that the base stays, because its value is the one that everybody else runs.
+    """
     target = problem.target_concurrency
     new, old = variant.results("target", target), base.results("target", target)
     if violations(problem.constraints, new) and not violations(problem.constraints, old):
         return False
     difference = compare(objective_values(problem, base), objective_values(problem, variant))
-    return difference is not None and difference.is_decided and difference.change > 0
+    return difference is not None and difference.change >= SWEEP_NOISE
 
 
-def violations(constraints: Constraints, loads: Sequence[LoadResult]) -> list[str]:
-    """What a load breaks, in words. An unknown figure breaks its constraint: nothing shows that it holds."""
+def violations(
+    constraints: Constraints, loads: Sequence[LoadResult], *, besides_memory: bool = False
+) -> list[str]:
+    """What a load breaks, in words. An unknown figure breaks its constraint: nothing shows that it holds.
+
+    Args:
+        constraints: the limits.
+        loads: repeats of one load.
+        besides_memory: leave out what a larger KV cache would cure.
+    """
     if not loads:
         return ["the load was not measured"]
     found = [f"{load.failed} requests failed" for load in loads if load.failed]
     found += ["no request was answered" for load in loads if not load.completed]
-    if any(load.waited_for_memory for load in loads):
+    if not besides_memory and any(load.waited_for_memory for load in loads):
         found.append("requests waited for KV cache")
     limits = (
         ("p99 TTFT", constraints.ttft_p99_ms, [load.p99_ttft_ms for load in loads], "ms"),
         ("p99 TPOT", constraints.tpot_p99_ms, [load.p99_tpot_ms for load in loads], "ms"),
         ("p99 end-to-end", constraints.e2e_p99_ms, [load.p99_e2el_ms for load in loads], "ms"),
-        ("preemptions", constraints.max_preemptions, [load.preemptions for load in loads], ""),
+        (
+            "preemptions",
+            None if besides_memory else constraints.max_preemptions,
+            [load.preemptions for load in loads],
+            "",
+        ),
     )
     for name, limit, values, unit in limits:
         if limit is None:
@@ -122,25 +140,32 @@ def violations(constraints: Constraints, loads: Sequence[LoadResult]) -> list[st
     return found
 
 
-def choose_max_num_seqs(problem: Problem, probe: Trial, notes: list[str]) -> int:
-    """How many requests may run at once: at least the target, more only if that is decidedly faster.
+def choose_max_num_seqs(problem: Problem, probe: Trial, holds: int) -> int:
+    """How many requests may run at once: at least the target, more only if that is faster.
 
     The sweep of one server stands for relaunching it with other values: a closed load of N users keeps N
-    requests running, as max_num_seqs = N would under a longer queue.
+    requests running, as max_num_seqs = N would under a longer queue. Within `SWEEP_NOISE` of the fastest the
+    smallest wins.
+
+    Args:
+        problem: the target, the constraints and the loads.
+        probe: the server that was swept.
+        holds: requests of the longest length that the KV cache will hold at the utilisation to come; a load
+            above it is not recommended, a load that only the probe's smaller cache could not hold is (its
+            speed, with preemptions, is the least that it will be).
     """
     target = problem.target_concurrency
     if problem.objective == "latency":
         return target
-    base = throughputs(probe.results("target", target))
-    best, best_mean = target, mean(base) or 0.0
-    for load in sorted(problem.loads):
-        results = probe.results("sweep", load)
-        faster = mean(throughputs(results))
-        if load <= target or faster is None or violations(problem.constraints, results):
+    speeds: dict[int, float] = {}
+    for load in problem.loads:
+        results = probe.results("target" if load == target else "sweep", load)
+        speed = mean(throughputs(results))
+        if load < target or speed is None or (load > target and load > holds):
             continue
-        if any(result.preemptions for result in results):
-            notes.append(f"at {load} users requests were preempted: the KV cache of the probe was full")
-            continue
-        if faster > best_mean * (1 + LAUNCH_NOISE):
-            best, best_mean = load, faster
-    return best
+        if load == target or not violations(problem.constraints, results, besides_memory=True):
+            speeds[load] = speed
+    fastest = max(speeds.values(), default=0.0)
+    return min(
+        (load for load, speed in speeds.items() if speed >= fastest * (1 - SWEEP_NOISE)), default=target
+    )

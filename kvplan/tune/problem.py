@@ -102,7 +102,7 @@ class Problem:
     """Least step back from the highest utilisation that survived, in utilisation."""
     prove_low_end: bool = False
     """Spend a launch on the utilisation just too low for one request (arithmetic says the same)."""
-    repeats: int = 3
+    repeats: int = 6
     """Measured repeats of the load at the target concurrency, in one server."""
     seed: int = 0
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kvplan.tune.card import utilization_of
-from kvplan.tune.choose import compare, is_quantised, throughputs, violations
+from kvplan.tune.choose import LAUNCH_NOISE, compare, is_quantised, mean, throughputs, violations
 from kvplan.tune.search import margin_points, peak_spread_bytes, variants
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ class Recommendation:
     headroom_bytes: int | None
     margin_utilization: float | None
     peak_spread_bytes: int | None
+    launch_noise: float
+    """How much launches of the same settings differed in output throughput (relative), at least 5 %."""
     curve: tuple[LoadSummary, ...]
     """The sweep of one server, by number of users."""
     first_preemption: int | None
@@ -161,6 +163,7 @@ def recommend(state: SearchState, kv_rules: KvRules) -> Recommendation:
         headroom_bytes=None if headroom is None else round(headroom * problem.card_bytes),
         margin_utilization=utilization_of(margin_points(state), problem.space.utilization_step),
         peak_spread_bytes=peak_spread_bytes(state),
+        launch_noise=launch_noise(state),
         curve=_curve(problem, state.probe),
         first_preemption=_first_preemption(state.probe),
         effects=tuple(_effects(state)),
@@ -297,7 +300,7 @@ def _effects(state: SearchState) -> list[KnobEffect]:
         difference = compare(
             throughputs(base.results("target", target)), throughputs(trial.results("target", target))
         )
-        found.append(_knob_effect(knob, value, (base, trial), difference))
+        found.append(_knob_effect(knob, value, (base, trial), difference, launch_noise(state)))
     confirmed = state.confirmed
     if confirmed is not None:
         before, after = _kv_tokens(probe), _kv_tokens(confirmed)
@@ -318,6 +321,24 @@ def _effects(state: SearchState) -> list[KnobEffect]:
             )
         )
     return found
+
+
+def launch_noise(state: SearchState) -> float:
+    """The largest relative difference between launches with the probe's knobs at the target's load.
+
+    Utilisation and max_num_seqs differ between them, which at the target's load buys no speed.
+    """
+    if state.probe is None:
+        return LAUNCH_NOISE
+    free = {"gpu_memory_utilization": None, "kv_cache_memory_bytes": None, "max_num_seqs": None}
+    knobs = state.probe.spec.settings.with_flags(**free)
+    means = [
+        value
+        for trial in state.trials
+        if trial.survived and trial.spec.settings.with_flags(**free) == knobs
+        if (value := mean(throughputs(trial.results("target", state.problem.target_concurrency)))) is not None
+    ]
+    return max(LAUNCH_NOISE, max(means) / min(means) - 1) if len(means) > 1 else LAUNCH_NOISE
 
 
 def _pair(state: SearchState, knob: str, value: Any) -> tuple[Trial | None, Trial | None]:
@@ -342,7 +363,7 @@ def _own_utilization(card: Card | None, probe: Trial) -> float | None:
 
 
 def _knob_effect(
-    knob: str, value: Any, trials: tuple[Trial, Trial], difference: Difference | None
+    knob: str, value: Any, trials: tuple[Trial, Trial], difference: Difference | None, noise: float
 ) -> KnobEffect:
     base, trial = trials
     verdict: Literal["better", "worse", "undecided", "not recommended", "failed"]
@@ -353,8 +374,9 @@ def _knob_effect(
             "not recommended",
             "stores keys and values in fewer bits; its answers were not looked at",
         )
-    elif difference is None or not difference.is_decided:
-        verdict, why = "undecided", "within what repeats and launches differ by themselves"
+    elif difference is None or not difference.is_decided(noise):
+        verdict = "undecided"
+        why = f"repeats, or launches of the same settings (by {noise:.0%}), differ as much by themselves"
     else:
         verdict, why = (
             ("better", "decided at 95 %") if difference.change > 0 else ("worse", "decided at 95 %")

@@ -77,8 +77,11 @@ class GuidedSearch:
         try:
             probe = self._probe()
             card = learn_card(self.problem.card_bytes, probe)
-            max_num_seqs = choose_max_num_seqs(self.problem, probe, self.state.notes)
-            base = self.problem.base_settings().with_flags(max_num_seqs=max_num_seqs)
+            base = self.problem.base_settings()
+            expected = min(card.boundary_utilization, self.problem.space.highest_utilization)
+            holds = self._holds(card, base, expected - self.problem.margin)
+            max_num_seqs = choose_max_num_seqs(self.problem, probe, holds)
+            base = base.with_flags(max_num_seqs=max_num_seqs)
             self.state.probe, self.state.card, self.state.winner = probe, card, base
             if self.problem.prove_low_end and self._can_afford_more():
                 self._prove_low_end(card, base)
@@ -131,7 +134,7 @@ class GuidedSearch:
         # times the target shows both the speed with room to spare and the first preemption.
         kv_bytes = kv_bytes_for(plan, 2 * problem.target_concurrency, problem.lengths.longest_request)
         utilization = self.probe_utilization
-        sweep = (LoadLevel("sweep", n) for n in problem.loads if n != problem.target_concurrency)
+        sweep = (LoadLevel("sweep", n, repeats=2) for n in problem.loads if n != problem.target_concurrency)
         levels = (*sweep, self._target_level())
         while True:
             asked = (
@@ -150,6 +153,26 @@ class GuidedSearch:
                 raise StopSearch(
                     f"the probe did not start: {trial.failure}: {trial.evidence or 'no evidence'}"
                 )
+
+    def _holds(self, card: Card, settings: ServingConfig, utilization: float) -> int:
+        """Requests of the longest length whose KV cache fits at a utilisation."""
+        plan = self.kv_rules(settings)
+        blocks = plan.num_blocks(card.kv_bytes(max(0.0, utilization)))
+        return plan.concurrent_requests(blocks, self.problem.lengths.longest_request)
+
+    def _seated(self, settings: ServingConfig, card: Card, utilization: float) -> ServingConfig:
+        """The settings with no more seats than requests of the longest length fit, down to the target."""
+        seats = settings.max_num_seqs or self.problem.target_concurrency
+        holds = self._holds(card, settings, utilization)
+        if holds >= seats:
+            return settings
+        fitting = [n for n in self.problem.loads if self.problem.target_concurrency <= n <= holds]
+        fewer = max(fitting, default=self.problem.target_concurrency)
+        self.state.notes.append(
+            f"max_num_seqs {fewer}: at utilisation {utilization:g} the KV cache holds {holds} requests of "
+            f"the longest length, not {seats}"
+        )
+        return settings.with_flags(max_num_seqs=fewer)
 
     def _prove_low_end(self, card: Card, settings: ServingConfig) -> None:
         """One launch with half of what one request needs: vLLM refuses, in its own words."""
@@ -224,9 +247,9 @@ class GuidedSearch:
         point = max(bracket.lowest, bracket.highest_success - margin)
         while True:
             utilization = self.state.recommended_utilization = utilization_of(point, step)
-            asked = at_utilization(self.problem, card, winner, utilization)
+            asked = at_utilization(self.problem, card, self._seated(winner, card, utilization), utilization)
             attempt = 1 + sum(trial.spec.settings == asked for trial in self.state.trials)
-            levels = self._survival_levels(winner)
+            levels = self._survival_levels(asked)
             trial = self._ask(TrialSpec("confirm", asked, levels, CONFIRM_DECIDES, attempt))
             if trial.survived:
                 self.state.confirmed = trial
