@@ -90,7 +90,7 @@ _INSTANCES: Final = (
 
 
 def product(label: str) -> str:
-    """The card of a product label: `NVIDIA-H100-80GB-HBM3` is `H100-80GB`, `nvidia-tesla-a100` is `A100-40GB`."""
+    """The card of a label: `NVIDIA-H100-80GB-HBM3` is `H100-80GB`, `nvidia-tesla-a100` `A100-40GB`."""
     text = label.strip()
     known = _GKE.get(text.lower())
     if known:

@@ -10,6 +10,7 @@ from kvplan.gate.docker_run import TOOLS, count_devices, count_visible, read_doc
 from kvplan.gate.flag_table import flag_table
 from kvplan.gate.reading import is_vllm_image, is_vllm_server_image
 from kvplan.gate.taint import is_all_unknown, is_unknown, notes_of, without_notes
+from kvplan.gate.word_tables import BAIT, SHELLS, TALK, TEXT_RUNNERS, TRANSPARENT, WRAPPERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
 _PYTHON: Final = re.compile(r"(python|pypy)[\d.]*")
-SHELLS: Final = frozenset({"bash", "sh", "zsh", "dash", "ash", "ksh"})
 _SHELL_C: Final = re.compile(r"-[a-zA-Z]*c")
 _SERVER_MODULES: Final = re.compile(
     r"vllm\.entrypoints\.(openai\.)?(api_server|grpc_server|launcher)|vllm\.entrypoints\.openai|dynamo\.vllm"
@@ -31,30 +31,6 @@ _SERVER_MODULES: Final = re.compile(
 )
 _CLI_MODULES: Final = frozenset({"vllm", "vllm.entrypoints.cli.main", "vllm.scripts", "vllm.entrypoints.cli"})
 _SERVER_FILE: Final = re.compile(r"(.*/)?vllm/entrypoints/(openai/)?api_server\.py")
-_TALK: Final = frozenset(
-    """
-    echo printf pkill pgrep kill killall grep egrep rg ps which type whereis man cat tee sed awk head tail git pip
-    pip3 apt apt-get log info warn warning error die fail print say test [ [[ alias logger read local return export
-    assert curl wget hf huggingface-cli notify-send
-    """.split()
-)
-_BAIT: Final = frozenset({"echo", "printf", "pkill", "pgrep", "grep", "pip", "pip3"})
-_OPAQUE: Final = frozenset(
-    """
-    srun mpirun mpiexec uv uvx hatch poetry pipenv pdm rye pixi conda mamba micromamba nsys ncu ray torchrun accelerate
-    singularity apptainer kubectl lxc enroot sbatch tmux screen ssh deepspeed coverage py-spy scalene numactl taskset
-    timeout sudo nice ionice chrt stdbuf xvfb-run gosu su-exec tini dumb-init flock systemd-run doas runuser su
-    setpriv catchsegv strace ltrace perf gdb memray watch parallel xargs pm2 supervisorctl opentelemetry-instrument
-    ddtrace-run proxychains4 proxychains unshare cgexec infisical doppler op dotenv with-contenv s6-setuidgid envdir
-    ibmcloud modal sky bacalhau srun-wrapper heaptrack
-    """.split()
-)
-_TRANSPARENT: Final = frozenset(
-    {"exec", "nohup", "setsid", "time", "command", "builtin", "unbuffer", "coproc", "eval", "then", "do"}
-)
-_TEXT_RUNNERS: Final = frozenset(
-    {"tmux", "screen", "ssh", "sbatch", "eval", "su", "parallel", "watch", "pm2", "systemd-run"}
-)
 
 
 class CommandReader:
@@ -71,7 +47,7 @@ class CommandReader:
             if not words:
                 return False
             name = _basename(words[0])
-            if name in _TRANSPARENT and name != "eval":
+            if name in TRANSPARENT:
                 words = self._after_options(words[1:])
             elif name == "env":
                 words, around = self._env(words[1:], around)
@@ -82,7 +58,7 @@ class CommandReader:
             return False
         return self._command(words, around)
 
-    def _command(self, words: list[Word], around: Surroundings) -> bool:
+    def _command(self, words: list[Word], around: Surroundings) -> bool:  # noqa: PLR0911  one branch a kind
         name = _basename(words[0])
         if name == "vllm":
             return self._vllm(words, 0, around)
@@ -94,16 +70,16 @@ class CommandReader:
             return self._shell(words, around)
         if _SERVER_FILE.fullmatch(without_notes(words[0].text)):
             return self._launch(words[1:], words[0], around)
-        if name in _TALK or name.startswith(("echo", "log", "print", "warn", "err", "info", "usage")):
+        if name in TALK or name.startswith(("echo", "log", "print", "warn", "err", "info", "usage")):
             return False
         return self._inside(words, around)
 
-    def _inside(self, words: list[Word], around: Surroundings) -> bool:
+    def _inside(self, words: list[Word], around: Surroundings) -> bool:  # noqa: PLR0911  one branch a kind
         """Look behind a wrapper, or the name of a function, for a whole vLLM command in separate words."""
         name = _basename(words[0])
         for i in range(1, len(words)):
             inner = _basename(words[i])
-            if inner in _BAIT:
+            if inner in BAIT:
                 return False
             following = without_notes(words[i + 1].text) if i + 1 < len(words) else ""
             if inner == "vllm" and following == "serve":
@@ -112,11 +88,11 @@ class CommandReader:
                 return True
             if following and without_notes(words[i].text) == "-m" and _is_module(following):
                 return self._module(words[i + 1 :], around)
-            if name in _OPAQUE and inner in TOOLS and following in {"run", "exec", "create", "compose"}:
+            if name in WRAPPERS and inner in TOOLS and following in {"run", "exec", "create", "compose"}:
                 return self._docker(words[i:], around)
-            if name in _OPAQUE | TOOLS and inner in SHELLS and _SHELL_C.fullmatch(following):
+            if name in WRAPPERS | TOOLS and inner in SHELLS and _SHELL_C.fullmatch(following):
                 return self._shell(words[i:], around)
-        if name not in _TEXT_RUNNERS:
+        if name not in TEXT_RUNNERS:
             return False
         before = len(self._reading.launches)
         for word in words[1:]:
@@ -212,7 +188,7 @@ class CommandReader:
     def container(
         self, entrypoint: Sequence[Word] | None, arguments: Sequence[Word], around: Surroundings, image: Word
     ) -> bool:
-        """Record the launch of a container: entrypoint and arguments, or arguments for the image's own entrypoint.
+        """Record a container's launch: entrypoint and arguments, or arguments for the image's own entrypoint.
 
         Args:
             entrypoint: None when the container does not override it.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kvplan.gate.taint import is_unknown, without_notes
+from kvplan.gate.word_tables import DOCKER_WITH_VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,21 +16,6 @@ if TYPE_CHECKING:
 
 TOOLS: Final = frozenset({"docker", "podman", "nerdctl", "sudo-docker"})
 
-_WITH_VALUE: Final = frozenset(
-    """
-    -a --attach --add-host --annotation --blkio-weight --blkio-weight-device --cap-add --cap-drop --cgroup-parent
-    --cgroupns --cidfile --cpu-count --cpu-percent --cpu-period --cpu-quota --cpu-rt-period --cpu-rt-runtime -c
-    --cpu-shares --cpus --cpuset-cpus --cpuset-mems --detach-keys --device --device-cgroup-rule --device-read-bps
-    --device-read-iops --device-write-bps --device-write-iops --dns --dns-option --dns-search --domainname
-    --entrypoint -e --env --env-file --expose --gpus --group-add --health-cmd --health-interval --health-retries
-    --health-start-interval --health-start-period --health-timeout -h --hostname --io-maxbandwidth --io-maxiops --ip
-    --ip6 --ipc --isolation --kernel-memory -l --label --label-file --link --link-local-ip --log-driver --log-opt
-    --mac-address -m --memory --memory-reservation --memory-swap --memory-swappiness --mount --name --net --network
-    --net-alias --network-alias --oom-score-adj --pid --pids-limit --platform -p --publish --pull --restart --runtime
-    --security-opt --shm-size --stop-signal --stop-timeout --storage-opt --sysctl --tmpfs --ulimit -u --user --userns
-    --uts -v --volume --volume-driver --volumes-from -w --workdir --hooks-dir --arch --os --secret --userns --pod
-    """.split()
-)
 _SHORT_WITH_VALUE: Final = frozenset("acehlmpuvw")
 
 
@@ -60,7 +46,7 @@ def read_docker_run(words: Sequence[Word]) -> DockerRun | None:
         if equals and name.startswith("--"):
             _take(run, name, words[i].with_text(value))
             i += 1
-        elif name in _WITH_VALUE:
+        elif name in DOCKER_WITH_VALUE:
             if i + 1 >= len(words):
                 return None
             _take(run, name, words[i + 1])

@@ -1,4 +1,4 @@
-"""Which files are read: the ones given, the changed ones, or the whole tree; git decides what belongs to it."""
+"""Which files are read: those given, those changed, or the whole tree; git decides what belongs to it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def repository_root(start: Path) -> Path:
     folder = start if start.is_dir() else start.parent
     try:
         result = subprocess.run(
-            ["git", *GIT_SAFE, "-C", str(folder), "rev-parse", "--show-toplevel"],
+            ["git", *GIT_SAFE, "-C", str(folder), "rev-parse", "--show-toplevel"],  # noqa: S607  the user's git
             capture_output=True,
             check=False,
             timeout=30,
@@ -53,7 +53,7 @@ def repository_root(start: Path) -> Path:
 
 
 def tree_files(root: Path, below: str = "") -> list[str]:
-    """Candidate files under the root, sorted: tracked and unignored ones with git, else all; vendored trees not."""
+    """Candidate files under the root, sorted: tracked and unignored ones with git, else all."""
     names = _git_names(root, below)
     if names is None:
         names = list(_walk(root, below))
@@ -153,7 +153,7 @@ def read_paths(paths: list[str], start: Path, assume: Mapping[str, str] | None =
     found = Found()
     top = repository_root(start)
     for text in paths:
-        path = (start / text) if not os.path.isabs(text) else Path(text)
+        path = start / text
         if not path.exists():
             raise InputError(f"{text}: no such file or folder", "give files, folders, or - for stdin")
         real = Path(os.path.realpath(path))

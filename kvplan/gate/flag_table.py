@@ -28,6 +28,8 @@ class Flag:
     """bool, store_true, str, int, float, human_int, human_int_or_auto, json, json_or_str, lower."""
     many: bool = False
     """Takes words until the next option (nargs "+")."""
+    append: bool = False
+    """Each use adds a value instead of replacing the last."""
     optional_value: bool = False
     """May stand without a value (nargs "?")."""
     nullable: bool = False
@@ -116,6 +118,7 @@ def _table(data: dict[str, Any]) -> FlagTable:
             name,
             row["kind"],
             many=row.get("many", False),
+            append=row.get("append", False),
             optional_value=row.get("optional_value", False),
             nullable=row.get("nullable", False),
             choices=tuple(row.get("choices", ())),

@@ -57,7 +57,7 @@ def plain_int(text: str) -> int:
         raise BadValueError("empty value" if not text.strip() else "not an integer") from None
 
 
-def parse_value(flag: Flag, text: str) -> Any:
+def parse_value(flag: Flag, text: str) -> Any:  # noqa: PLR0911  one branch a kind
     """The value of one word.
 
     Raises:
@@ -115,7 +115,7 @@ def dotted_value(text: str) -> Any:
 
 
 def comma_list(text: str) -> list[Any]:
-    """The value of a dotted option that ends in `+`; whole numbers as integers, which vLLM makes of them later."""
+    """The value of a dotted option that ends in `+`; whole numbers as integers, as vLLM makes them later."""
     return [
         int(item) if item.isascii() and item.isdigit() and len(item) < 19 else item
         for item in text.split(",")

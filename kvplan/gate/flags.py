@@ -121,7 +121,11 @@ class FlagParser:
             if positional_model and words and not _is_option(without_notes(words[0].text)):
                 head = 1
             rest = words[head:i] + words[i + 2 :]
-            return words[:head] + self._config_words(words[i + 1], word) + rest
+            config = self._config_words(words[i + 1], word)
+            if head:
+                # A positional model wins over the file's; the rest of the command line comes later.
+                config = _without_model(config)
+            return words[:head] + config + rest
         return words
 
     def _config_words(self, name: Word, option: Word) -> list[Word]:
@@ -135,7 +139,7 @@ class FlagParser:
             return []
         return [word.with_text(word.text) if word.line else _at(word, option) for word in loaded]
 
-    def _option(self, queue: list[Word], i: int) -> int:
+    def _option(self, queue: list[Word], i: int) -> int:  # noqa: PLR0911  one branch a kind
         """Read the option at `i`; gives the index of the next unread word."""
         word = queue[i]
         text = without_notes(word.text)
@@ -210,7 +214,6 @@ class FlagParser:
             return
         self._note(joined)
         self.result.unresolved_flags.pop(flag.name, None)
-        self.result.invalid.pop(flag.name, None)
         try:
             parsed = [parse_value(flag, self._taint.split(value.text).text) for value in values]
         except UnsetError:
@@ -219,7 +222,9 @@ class FlagParser:
         except BadValueError as error:
             self._refuse(flag.name, str(error), word)
             return
-        self.result.flags[flag.name] = parsed if flag.many else parsed[0]
+        if flag.append:
+            parsed = [*self.result.flags.get(flag.name, []), *parsed]
+        self.result.flags[flag.name] = parsed if flag.many or flag.append else parsed[0]
 
     def _dotted_option(self, queue: list[Word], i: int, name: str, value: str | None) -> int:
         word = queue[i]
@@ -322,6 +327,12 @@ class FlagParser:
         self.result.unresolved.update(dict.fromkeys(plain.unknown))
         self.result.defaulted.update(dict.fromkeys(plain.defaulted))
         self.result.assumed.update(dict.fromkeys(plain.assumed))
+
+
+def _without_model(words: list[Word]) -> list[Word]:
+    """The words without `--model NAME`."""
+    at = next((i for i, word in enumerate(words) if word.text == "--model"), None)
+    return words if at is None else words[:at] + words[at + 2 :]
 
 
 def _is_option(text: str) -> bool:

@@ -68,8 +68,9 @@ def as_text(found: Found) -> str:
                 lines.append(f"    {label}: {', '.join(launch[name])}")
         for name, why in launch.get("invalid", {}).items():
             lines.append(f"    refused by vLLM: {name}: {why}")
-    for miss in as_dict(found)["not_read"]:
-        lines.append(f"{miss['path']}:{miss['line']}: not read: {miss['reason']}")
+    lines += [
+        f"{miss['path']}:{miss['line']}: not read: {miss['reason']}" for miss in as_dict(found)["not_read"]
+    ]
     count, missed = len(found.launches), len(found.not_read)
     lines.append(
         f"{count} launch{'' if count == 1 else 'es'} in {found.files_read} files"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import posixpath
 import re
 from typing import TYPE_CHECKING, Final
@@ -38,7 +39,7 @@ _TOKENS: Final = (
 
 
 def is_telling(data: bytes) -> bool:
-    """Whether a file holds anything that some reader looks for (a substring search: a pattern is 30 times slower)."""
+    """Whether a file holds anything that a reader looks for (a pattern would be 30 times slower)."""
     lowered = data.lower()
     return any(token in lowered for token in _TOKENS)
 
@@ -176,7 +177,7 @@ def _slurm(text: str) -> tuple[str | None, int | None]:
     )
     if match is None:
         return None, None
-    card = product(match[1]) if match[1] and match[1].lower() not in {"gpu"} else None
+    card = product(match[1]) if match[1] and match[1].lower() != "gpu" else None
     return card, int(match[2]) if match[2] else None
 
 
@@ -192,13 +193,13 @@ def _read_yaml(reading: Reading, name: str) -> None:
         return
     parts = list(documents(reading.text))
     broken = [part for part in parts if isinstance(part, YamlError)]
-    if broken and is_helm_template(reading.path, reading.text):
+    if broken and is_helm_template(reading.text):
         read_helm_template(reading)
         return
     docs: list[Node] = []
     for part in parts:
         docs += [part] if isinstance(part, Node) else _repaired(reading, part)
-    maps = config_maps(docs, reading) if any(doc.text_of("kind") == "ConfigMap" for doc in docs) else {}
+    maps = config_maps(docs) if any(doc.text_of("kind") == "ConfigMap" for doc in docs) else {}
     for doc in docs:
         _read_document(reading, doc, maps)
 
@@ -223,7 +224,7 @@ def _repaired(reading: Reading, error: YamlError) -> list[Node]:
 
     starts = [m.start() for m in re.finditer(r"(?m)^---(?=\s|$)", reading.text)]
     bounds = [0, *starts, len(reading.text)]
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in itertools.pairwise(bounds):
         first = reading.text.count("\n", 0, begin)
         if not first < error.line <= first + reading.text.count("\n", begin, end) + 1:
             continue
@@ -242,16 +243,18 @@ def _repaired(reading: Reading, error: YamlError) -> list[Node]:
     return []
 
 
-def _read_document(reading: Reading, doc: Node, maps: dict[tuple[str, str], str]) -> None:
+def _read_document(reading: Reading, doc: Node, maps: dict[tuple[str, str], str]) -> None:  # noqa: C901, PLR0912  one branch a kind
     from kvplan.gate.readers import (
         ansible,
-        compose as compose_files,
         kustomize,
         ray,
         sweeps,
         text_jobs,
         values,
         vllm_config,
+    )
+    from kvplan.gate.readers import (
+        compose as compose_files,
     )
     from kvplan.gate.readers.kubernetes import is_manifest, read_manifest
 

@@ -177,7 +177,7 @@ class Reading:
         )
 
     def _add(self, launch: LaunchFound) -> None:
-        """Keep a launch, unless the same line already gave one that differs in nothing that matters to memory.
+        """Keep a launch, unless the same line gave one that differs in nothing that matters to memory.
 
         A function that starts servers on several ports is one engine's configuration.
         """
@@ -185,7 +185,7 @@ class Reading:
             self.launches.append(launch)
 
     def version_of(self, image: str | None) -> str | None:
-        """The vLLM release of an image tag, else of a pip pin in the same file; None for `latest` and unknown."""
+        """The vLLM release of an image tag, else of a pip pin in the file; None for `latest` and unknown."""
         if image is not None:
             plain = self.taint.split(image)
             name, _, tag = plain.text.partition("@")[0].rpartition(":")
@@ -233,7 +233,9 @@ class Reading:
         return config_words(text_found, self, 0)
 
 
-_PLACE_ONLY: Final = frozenset({"port", "host", "uds", "served_model_name", "kv_transfer_config", "api_key", "seed"})
+_PLACE_ONLY: Final = frozenset(
+    {"port", "host", "uds", "served_model_name", "kv_transfer_config", "api_key", "seed"}
+)
 
 
 def _same_engine(one: LaunchFound, other: LaunchFound) -> bool:
@@ -254,9 +256,9 @@ def is_vllm_image(name: str) -> bool:
 
 def has_vllm_tag(name: str) -> bool:
     """Whether the image's tag is vLLM's version; forks and stacks number their own releases."""
-    return bool(re.search(r"(^|/)vllm/vllm-|(^|/)vllm-openai(-\w+)?$", name.lower())) and not re.search(
-        r"lmcache|llm-d|dynamo|aibrix", name.lower()
-    )
+    return bool(
+        re.search(r"(^|/)vllm/vllm-|(^|/)vllm-openai(-\w+)?$|/vllm$", name.lower())
+    ) and not re.search(r"lmcache|llm-d|dynamo|aibrix|rocm/vllm|nvidia/vllm|intel/vllm", name.lower())
 
 
 def is_vllm_server_image(name: str) -> bool:

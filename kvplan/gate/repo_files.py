@@ -1,6 +1,7 @@
 """Files of one repository, read from disk or from a commit, and never from outside.
 
-A path that leaves the root (`..`, absolute, `~`, a symlink that points out) is not opened; the caller is told.
+A path that leaves the root (`..`, absolute, `~`, a symlink that points out) is not opened; the caller is
+told.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class DiskFiles:
         if real is None:
             return None
         try:
-            # O_NONBLOCK: a pipe put in the file's place between the check and the open must not hang the gate.
+            # O_NONBLOCK: a pipe put in the file's place after the check must not hang the gate.
             descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         except OSError:
             return None
@@ -89,14 +90,14 @@ class DiskFiles:
     def size(self, path: str) -> int | None:
         """Bytes of the file, None when it cannot be read."""
         real = self._resolve(path)
-        return os.stat(real).st_size if real is not None else None
+        return Path(real).stat().st_size if real is not None else None
 
     def _resolve(self, path: str) -> str | None:
         try:
             real = os.path.realpath(self._root / path)
             if real != str(self._root) and not real.startswith(str(self._root) + os.sep):
                 return None
-            return real if os.path.isfile(real) else None
+            return real if Path(real).is_file() else None
         except (OSError, ValueError):
             return None
 
@@ -122,7 +123,7 @@ class GitFiles:
         if path not in self.names():
             return None
         result = subprocess.run(
-            ["git", *GIT_SAFE, "-C", str(self._root), "cat-file", "blob", f"{self._commit}:{path}"],
+            ["git", *GIT_SAFE, "-C", str(self._root), "cat-file", "blob", f"{self._commit}:{path}"],  # noqa: S607
             capture_output=True,
             check=False,
             timeout=60,
@@ -155,7 +156,10 @@ def git(root: Path, *arguments: str) -> str:
     """
     try:
         result = subprocess.run(
-            ["git", *GIT_SAFE, "-C", str(root), *arguments], capture_output=True, check=False, timeout=120
+            ["git", *GIT_SAFE, "-C", str(root), *arguments],  # noqa: S607  the user's git
+            capture_output=True,
+            check=False,
+            timeout=120,
         )
     except FileNotFoundError:
         raise InputError("git is not installed", "give files instead of --base") from None

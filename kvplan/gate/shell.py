@@ -1,4 +1,4 @@
-"""Reads shell text: tree-sitter-bash gives the tree, this walks it with the values of variables at each point.
+"""Reads shell text: tree-sitter-bash gives the tree, this walks it with the variables of each point.
 
 Flow-sensitive as far as it stays sound: what a branch decides is unknown afterwards, under the name of the
 variable that the branch asks.
@@ -431,7 +431,7 @@ class ShellReader:
             fields.append(current)
         return fields if sum(map(len, fields)) <= MAX_VALUE else [self._taint.unknown(self._text(node)[:80])]
 
-    def _pieces(self, node: Node, *, quoted: bool) -> Iterator[tuple[str, bool, list[str] | None]]:
+    def _pieces(self, node: Node, *, quoted: bool) -> Iterator[tuple[str, bool, list[str] | None]]:  # noqa: PLR0912  one branch a kind
         if self._depth > MAX_DEPTH:
             return
         self._depth += 1

@@ -38,7 +38,7 @@ def merge_branches(
     return merged
 
 
-def _merge(
+def _merge(  # noqa: PLR0911  one return a way to merge
     taint: Taint,
     name: str,
     base: Value | None,
@@ -47,6 +47,9 @@ def _merge(
     empty: str | None,
 ) -> Value:
     changed = [value for value in values if value is not None and value != base]
+    if isinstance(base, str) and all(isinstance(v, str) and without_notes(v) == base for v in changed):
+        # Only the provenance was added further in.
+        return changed[0]
     if name == empty and len(changed) == 1 and isinstance(changed[0], str):
         return taint.defaulted(name, without_notes(changed[0])) if not is_unknown(changed[0]) else changed[0]
     if (

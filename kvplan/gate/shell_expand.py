@@ -1,4 +1,4 @@
-"""Shell values: variables, parameter expansion and arithmetic, computed on text with marks and never executed."""
+"""Shell values: parameter expansion and arithmetic, computed on text with marks and never executed."""
 
 from __future__ import annotations
 

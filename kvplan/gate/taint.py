@@ -1,8 +1,9 @@
 """Values with provenance, carried inside the text itself.
 
-Text flows through several grammars (a workflow expression inside a shell line inside YAML). What is unknown is
-replaced by a mark that every one of them takes for an ordinary word character, and what was defaulted or assumed
-keeps a mark beside its value; both are taken out again at the end, so that no step in between can lose them.
+Text flows through several grammars (a workflow expression inside a shell line inside YAML). What is
+unknown is replaced by a mark that every one of them takes for an ordinary word character, and what was
+defaulted or assumed keeps a mark beside its value; both are taken out again at the end, so that no step
+in between can lose them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """YAML as nodes with line marks, read so that hostile text costs nothing.
 
-Composed from libyaml's event stream with an own stack: no recursion, a bound on depth and on nodes, aliases stay
-shared objects. Every walk below is bounded too, so that an alias bomb is never expanded.
+Composed from libyaml's event stream with an own stack: no recursion, a bound on depth and on nodes,
+aliases stay shared objects. Every walk below is bounded too, so that an alias bomb is never expanded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Node:
             if key.text == "<<" and key.style is None:
                 for merged in value.items if value.kind == "list" else [value]:
                     if merged.kind == "map" and merged is not self:
-                        yield from merged._entries(depth - 1)
+                        yield from merged._entries(depth - 1)  # noqa: SLF001  the same class
         for key, value in self.pairs:
             if key.kind == "scalar" and not (key.text == "<<" and key.style is None):
                 yield key.text, key, value
@@ -140,8 +140,8 @@ class Node:
     def place_of(self, row: int, needle: str = "") -> tuple[int, int]:
         """Where a piece of a scalar's text stands in the file.
 
-        A literal block keeps its rows. In folded and quoted text the rows are gone, so the first physical line
-        that holds the needle is taken.
+        A literal block keeps its rows. In folded and quoted text the rows are gone, so the first physical
+        line that holds the needle is taken.
         """
         raw_lines = self.raw.split("\n") if self.raw else []
         if self.style == "|" and raw_lines:

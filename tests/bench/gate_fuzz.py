@@ -2,9 +2,10 @@
 
 usage: python tests/bench/gate_fuzz.py [--inputs 20000] [--seed 0]
 
-Inputs are the case files of tests/data/gate, mutated (cut, spliced with one another, brackets and quotes repeated,
-bytes flipped), and texts grown from the words of each format. Each is read under the name of its own format and of
-another one. Prints the number of inputs, of launches found, the slowest input and every failure; exits 1 on any.
+Inputs are the case files of tests/data/gate, mutated (cut, spliced with one another, brackets and quotes
+repeated, bytes flipped), and texts grown from the words of each format, each read under a name drawn at
+random. Prints the number of inputs, of launches found, the slowest input and every failure; exits 1 on
+any.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ from kvplan.gate.repo_files import DiskFiles, decode
 
 CASES = Path(__file__).parents[1] / "data" / "gate" / "cases"
 NAMES = [
-    "vllm.yaml", "run.sh", "Dockerfile", "compose.yaml", "deploy.yaml", "kustomization.yaml", "values.yaml",
-    "chart/templates/d.yaml", "sky.yaml", "vllm.service", "supervisord.conf", ".github/workflows/w.yml", "serve.py",
-    "job.nomad.hcl", "play.yml", "sweep.json", "config.json", "noext",
+    "vllm.yaml", "run.sh", "Dockerfile", "compose.yaml", "deploy.yaml", "kustomization.yaml",
+    "values.yaml", "chart/templates/d.yaml", "sky.yaml", "vllm.service", "supervisord.conf",
+    ".github/workflows/w.yml", "serve.py", "job.nomad.hcl", "play.yml", "sweep.json", "config.json",
+    "noext",
 ]  # fmt: skip
 WORDS = [
-    "vllm serve", "python -m vllm.entrypoints.openai.api_server", "--model", "--max-model-len", "8k", "${X:-4}", "$(VAR)",
-    "{{ .Values.a | default 3 }}", "%(ENV_X)s", "${{ matrix.m }}", "$((1+$N))", "<<EOF\n", "EOF\n", "[", "{", "]", "}", "'", '"',
-    "\\\n", "\n", "---\n", "&a ", "*a ", "- ", ": ", "if [ -z \"$M\" ]; then M=a; fi\n", "case $1 in a) T=1;; esac\n", "|\n  ",
-    ">-\n  ", "docker run --gpus all vllm/vllm-openai:v0.20.0", "A=$A$A\n", "A+=(x)\n", "f() { f; }\n", "LLM(model=", "**d", ")",
-    "--hf-overrides", '{"a": 1}', "-O3", "--config", "x.yaml", "services:\n", "  llm:\n", "    image: vllm/vllm-openai\n",
-    "kind: Deployment\n", "apiVersion: v1\n", "containers:\n", "\t", "\0", "\ue000", "\ue0010\ue001", "é", "hf_FAKEfakeFAKEfake", "#",
+    "vllm serve", "python -m vllm.entrypoints.openai.api_server", "--model", "--max-model-len", "8k",
+    "${X:-4}", "$(VAR)", "{{ .Values.a | default 3 }}", "%(ENV_X)s", "${{ matrix.m }}", "$((1+$N))",
+    "<<EOF\n", "EOF\n", "[", "{", "]", "}", "'", '"', "\\\n", "\n", "---\n", "&a ", "*a ", "- ", ": ",
+    'if [ -z "$M" ]; then M=a; fi\n', "case $1 in a) T=1;; esac\n", "|\n  ", ">-\n  ",
+    "docker run --gpus all vllm/vllm-openai:v0.20.0", "A=$A$A\n", "A+=(x)\n", "f() { f; }\n", "LLM(model=",
+    "**d", ")", "--hf-overrides", '{"a": 1}', "-O3", "--config", "x.yaml", "services:\n", "  llm:\n",
+    "    image: vllm/vllm-openai\n", "kind: Deployment\n", "apiVersion: v1\n", "containers:\n", "\t",
+    "\u0000", "\ue000", "\ue0010\ue001", "\u00e9", "hf_FAKEfakeFAKEfake", "#",
 ]  # fmt: skip
-SECRET = "hf_FAKEfakeFAKEfake"  # noqa: S105  a made-up token whose appearance in any output is the failure
+SECRET = "hf_FAKEfakeFAKEfake"
 
 
 def corpus() -> list[bytes]:

@@ -1,16 +1,19 @@
-"""Hostile text never ends in a traceback: a smaller run of tests/bench/gate_fuzz.py, and hypothesis on the grammars."""
+"""Hostile text never ends in a traceback: a smaller run of tests/bench/gate_fuzz.py, and any bytes at all."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvplan.gate.repo_files import DiskFiles
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 def bench(name: str) -> ModuleType:

@@ -1,7 +1,7 @@
 """The case files of tests/data/gate/cases: an input, where it lies in a repository, and the launches in it.
 
-Expected values were had by giving the same arguments to vLLM 0.32.0's own parser, and shell inputs also by running
-them with a stub `vllm` and `docker` on PATH (the hostile ones not).
+Expected values were had by giving the same arguments to vLLM 0.32.0's own parser, and shell inputs also by
+running them with a stub `vllm` and `docker` on PATH (the hostile ones not).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def five_mib_line() -> bytes:
 def not_utf8() -> bytes:
     """Latin-1 letters, a byte order mark in the middle, and a NUL."""
     return (
-        b"#!/bin/sh\n# r\xe9gl\xe9 par \xff\xfe Andr\xe9\nMODEL=Qwen/Qwen2-7B-Instruct\nLOG=/data/mod\xe8les/log\n"
+        b"#!/bin/sh\n# r\xe9gl\xe9 par \xff\xfe Andr\xe9\n"
+        b"MODEL=Qwen/Qwen2-7B-Instruct\nLOG=/data/mod\xe8les/log\n"
         b"vllm serve $MODEL --max-model-len 4096 --download-dir /data/mod\xe8les --seed 3\n# nul: \x00 end\n"
     )
 

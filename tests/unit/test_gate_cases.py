@@ -1,4 +1,4 @@
-"""Every format is read as vLLM itself would have read it; hostile files cost nothing and give nothing away."""
+"""Every format is read as vLLM itself would read it; hostile files cost nothing and give nothing away."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_hostile_file_is_read_in_little_time_and_memory_and_nothing_of_it_runs
     )
     assert time.monotonic() - begin < limits.get("max_seconds", 5)
     after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    # The largest child of the whole test run so far: only a child that is larger than all before says something.
+    # The largest child of the test run so far: only one that is larger than all before says something.
     assert after == before or after / 1024 < limits.get("max_rss_mb", 300)
     assert result.returncode == 0
     assert "Traceback" not in result.stderr
@@ -104,7 +104,8 @@ def test_a_symlink_that_leaves_the_repository_is_not_followed(tmp_path: Path) ->
     root.mkdir()
     (root / ".env").symlink_to(outside)
     (root / "compose.yaml").write_text(
-        "services:\n  llm:\n    image: vllm/vllm-openai:v0.22.1\n    command: --model a/b --max-num-seqs ${SEQS}\n"
+        "services:\n  llm:\n    image: vllm/vllm-openai:v0.22.1\n"
+        "    command: --model a/b --max-num-seqs ${SEQS}\n"
     )
     (launch,) = listed(root)["launches"]
     assert launch["flags"] == {}

@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from kvplan.gate.argv import CommandReader
-from kvplan.gate.reading import Surroundings
 from kvplan.gate.readers.containers import split_words
 from kvplan.gate.readers.templates import substitute
+from kvplan.gate.reading import Surroundings
 from kvplan.gate.shell import read_shell
 from kvplan.gate.taint import Word
 

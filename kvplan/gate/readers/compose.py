@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from kvplan.gate.accelerators import memory_bytes
 from kvplan.gate.argv import CommandReader
 from kvplan.gate.docker_run import count_visible
 from kvplan.gate.readers.containers import split_words
 from kvplan.gate.reading import Surroundings
-from kvplan.gate.shell import read_shell
-from kvplan.gate.accelerators import memory_bytes
 from kvplan.gate.repo_files import inside
+from kvplan.gate.shell import read_shell
 from kvplan.gate.taint import Word, is_unknown, without_notes
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ class _Service:
             base_name = extends.text if extends.kind == "scalar" else extends.text_of("service") or ""
             file = extends.text_of("file") if extends.kind == "map" else None
             if file is not None:
-                from kvplan.gate.yaml_nodes import Node as NodeType, documents
+                from kvplan.gate.yaml_nodes import Node as NodeType
+                from kvplan.gate.yaml_nodes import documents
 
                 path = inside(self._reading.folder, file)
                 text = self._reading.files.read(path) if path is not None else None

@@ -6,17 +6,18 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Final
 
-from kvplan.gate.argv import SHELLS, CommandReader
 from kvplan.gate.accelerators import count_of, memory_limit
+from kvplan.gate.argv import CommandReader
 from kvplan.gate.readers.templates import substitute
 from kvplan.gate.shell import read_shell
-from kvplan.gate.shell_expand import Value
 from kvplan.gate.taint import Word
+from kvplan.gate.word_tables import SHELLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kvplan.gate.reading import Reading, Surroundings
+    from kvplan.gate.shell_expand import Value
     from kvplan.gate.yaml_nodes import Node
 
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")
@@ -70,6 +71,10 @@ def environment(
         if not name:
             continue
         reference = item.get("valueFrom")
+        annotation = item.text_of("valueFrom", "fieldRef", "fieldPath") or ""
+        if "leaderworkerset.sigs.k8s.io/size" in annotation and "LWS_GROUP_SIZE" in env:
+            env[name] = env["LWS_GROUP_SIZE"]
+            continue
         if value is not None and value.kind == "scalar":
             env[name] = expander(reading, env)(value.text)
         elif reference is not None:
@@ -162,14 +167,15 @@ def run_container(
     else:
         if not any(posixpath.basename(word.text) in SHELLS for word in [*entry, *arguments][:4]):
             entry, arguments = (
-                [word.with_text(unrendered(reading, word.text)) for word in part] for part in (entry, arguments)
+                [word.with_text(unrendered(reading, word.text)) for word in part]
+                for part in (entry, arguments)
             )
         commands.container(entry or None, arguments, around, image)
     return len(reading.launches) > before
 
 
 def unrendered(reading: Reading, text: str) -> str:
-    """A word in which `${NAME}` and `{{ NAME }}` are left for a tool outside (envsubst, kustomize vars) to fill in."""
+    """A word with `${NAME}` and `{{ NAME }}` left for a tool outside (envsubst, a template) to fill in."""
     if "{{" in text:
         text = substitute(reading.taint, text, lambda _: None)
 

@@ -112,7 +112,9 @@ def _read_stage(reading: Reading, stage: _Stage) -> None:
     commands.container(entry or None, command or [], around, image)
     # An image that only sets vLLM as its entrypoint is a tool: its arguments come with the run.
     reading.launches[before:] = [
-        launch for launch in reading.launches[before:] if launch.flags or launch.model or launch.unresolved != ("model",)
+        launch
+        for launch in reading.launches[before:]
+        if launch.flags or launch.model or launch.unresolved != ("model",)
     ]
 
 

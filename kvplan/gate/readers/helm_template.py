@@ -18,7 +18,7 @@ _LONE: Final = re.compile(r"^(\s*)\{\{-?\s*(?:include|toYaml|tpl|template|ninden
 _PATH: Final = re.compile(r"\.[A-Za-z][\w.]*")
 
 
-def is_helm_template(path: str, text: str) -> bool:
+def is_helm_template(text: str) -> bool:
     """Whether a file is a Helm template: it has expressions, and values or control lines."""
     return "{{" in text and bool(
         re.search(
@@ -46,13 +46,13 @@ def read_helm_template(reading: Reading) -> None:
         else:
             if doc is not None and is_manifest(doc):
                 before = len(reading.launches)
-                read_manifest(reading, doc, config_maps([doc], reading))
+                read_manifest(reading, doc, config_maps([doc]))
                 _mark(reading, before, names)
         row += chunk.count("\n")
 
 
 def _flatten(reading: Reading, lines: list[str]) -> tuple[list[str], list[str]]:
-    """The lines with control lines emptied and expressions replaced; ranges and conditions leave one unknown item."""
+    """The lines with control lines emptied and expressions replaced; a range leaves one unknown item."""
     out: list[str] = []
     opened: list[str] = []
     gpu_names: list[str] = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvplan.gate.accelerators import count_of, from_pod, labels_of
-from kvplan.gate.reading import Surroundings
 from kvplan.gate.readers.containers import ConfigMaps, read_container
+from kvplan.gate.reading import Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ def is_manifest(doc: Node) -> bool:
     return doc.kind == "map" and doc.text_of("kind") is not None and doc.text_of("apiVersion") is not None
 
 
-def config_maps(docs: Iterable[Node], reading: Reading) -> ConfigMaps:
+def config_maps(docs: Iterable[Node]) -> ConfigMaps:
     """The literal data of the ConfigMaps among the documents."""
     found: ConfigMaps = {}
     for doc in docs:

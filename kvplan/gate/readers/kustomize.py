@@ -1,4 +1,4 @@
-"""Kustomize overlays: resources, strategic merge and JSON patches applied on nodes, for the parts that launches need."""
+"""Kustomize overlays: resources, strategic merge and JSON patches, as far as launches need them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def is_kustomization(path: str, doc: Node) -> bool:
 
 
 def read_kustomization(reading: Reading, doc: Node) -> None:
-    """Record the launches that the overlay changes; those that it only includes are their own files' launches."""
+    """Record the launches that the overlay changes; what it only includes is launched by its own file."""
     from kvplan.gate.readers.kubernetes import config_maps, is_manifest, read_manifest
 
     builder = _Builder(reading)
     before = len(reading.launches)
     built = builder.build(reading.folder, doc, 0)
     touched = [(node, line) for node, line in built if line]
-    maps = config_maps([node for node, _ in built], reading) | builder.generated
+    maps = config_maps([node for node, _ in built]) | builder.generated
     for node, line in touched:
         start = len(reading.launches)
         if is_manifest(node):

@@ -74,7 +74,7 @@ def _task(reading: Reading, task: _Block) -> None:
 
     image = expand(config.values["image"][0][0]) if config.values.get("image") else ""
     around = Surroundings(
-        "nomad", env=env, image=image or None, gpu=card, num_gpus=count, name=(task.names + [""])[1]
+        "nomad", env=env, image=image or None, gpu=card, num_gpus=count, name=[*task.names, ""][1]
     )
     arguments = [Word(expand(text), line) for text, line in config.values.get("args", [])]
     command = [Word(expand(text), line) for text, line in config.values.get("command", [])]
@@ -89,7 +89,7 @@ def _task(reading: Reading, task: _Block) -> None:
     )
 
 
-def _parse(text: str) -> _Block:
+def _parse(text: str) -> _Block:  # noqa: C901, PLR0912  one branch a kind
     root = _Block(["file"])
     stack = [root]
     names: list[str] = []

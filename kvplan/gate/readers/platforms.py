@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kvplan.gate.accelerators import count_of, from_instance, from_pod, labels_of, memory_limit
 from kvplan.gate.flags import FlagParser, ParsedFlags
@@ -16,24 +16,15 @@ from kvplan.gate.readers.containers import (
     words_of,
 )
 from kvplan.gate.readers.settings import take_settings
-from kvplan.gate.taint import Word
+from kvplan.gate.word_tables import KSERVE_OPTIONS
 
 if TYPE_CHECKING:
     from kvplan.gate.reading import Reading, Surroundings
+    from kvplan.gate.taint import Word
     from kvplan.gate.yaml_nodes import Node
 
-_KSERVE_OPTIONS: Final = frozenset(
-    """
-    --model-name --backend --model-dir --http-port --grpc-port --workers --max-threads --enable-docs-url
-    --enable-latency-logging --predictor-host --predictor-protocol --predictor-use-ssl --predictor-request-timeout-seconds
-    --return-probabilities --disable-lower-case --disable-special-tokens --tensor-input-names --return-token-type-ids
-    --max-length --log-config-file --access-log-format --configure-logging --model-revision --enable-grpc
-    """.split()
-)
-"""Options of KServe's Hugging Face server, which passes the rest on to vLLM."""
 
-
-def read_platform(reading: Reading, doc: Node, kind: str, around: Surroundings, maps: ConfigMaps) -> bool:
+def read_platform(reading: Reading, doc: Node, kind: str, around: Surroundings, maps: ConfigMaps) -> bool:  # noqa: PLR0911  one branch a kind
     """Record the launches of a platform's object; false when the kind is none that is read here."""
     match kind:
         case "LLMInferenceService" | "LLMInferenceServiceConfig":
@@ -149,13 +140,13 @@ def _inference_service(reading: Reading, doc: Node, around: Surroundings, maps: 
         num_gpus=count,
         mig=mig,
         model=storage if storage and storage.startswith("hf://") else None,
-        foreign=_KSERVE_OPTIONS,
+        foreign=KSERVE_OPTIONS,
         env=env,
         container_memory_bytes=memory_limit(model.get("resources")),
     )
     key = next((k for k in ("args", "storageUri") if model.get(k) is not None), None)
     line = model.key_line(key) if key else model.line
-    parser = FlagParser(reading.taint, None, reading.load_config, _KSERVE_OPTIONS)
+    parser = FlagParser(reading.taint, None, reading.load_config, KSERVE_OPTIONS)
     reading.record(parser.parse(words, positional_model=False), (line, 1), inner)
     return True
 
@@ -176,7 +167,8 @@ def _ray(reading: Reading, doc: Node, around: Surroundings) -> bool:
 
 def _kaito(reading: Reading, doc: Node, around: Surroundings) -> bool:
     """A KAITO workspace: the flags stand in a ConfigMap of the same file, under `vllm:`."""
-    from kvplan.gate.yaml_nodes import Node as NodeType, YamlError, compose, documents
+    from kvplan.gate.yaml_nodes import Node as NodeType
+    from kvplan.gate.yaml_nodes import YamlError, compose, documents
 
     instance = doc.text_of("resource", "instanceType") or doc.text_of(
         "spec", "template", "resource", "instanceType"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kvplan.gate.argv import CommandReader
 from kvplan.gate.flag_table import flag_table
 from kvplan.gate.flags import ParsedFlags
-from kvplan.gate.reading import Surroundings
 from kvplan.gate.readers.python_values import (
     Scope,
     Val,
@@ -24,6 +23,7 @@ from kvplan.gate.readers.python_values import (
     name_of,
     plain,
 )
+from kvplan.gate.reading import Surroundings
 from kvplan.gate.shell import read_shell
 from kvplan.gate.taint import Word
 
@@ -129,7 +129,7 @@ class _PythonReader:
             self._statement(statement, scope)
         self._depth -= 1
 
-    def _statement(self, node: ast.stmt, scope: Scope) -> None:
+    def _statement(self, node: ast.stmt, scope: Scope) -> None:  # noqa: C901, PLR0912  one branch a kind
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._function(node, scope)
@@ -247,7 +247,7 @@ class _PythonReader:
             return
         owner = node.func.value
         target = scope.get(owner.id) if isinstance(owner, ast.Name) else None
-        if target is None or not node.args and node.func.attr != "update":
+        if target is None or (not node.args and node.func.attr != "update"):
             return
         if isinstance(target.value, list) and node.func.attr in {"append", "extend"}:
             added = fold(node.args[0], scope)
@@ -256,7 +256,9 @@ class _PythonReader:
             elif isinstance(added.value, list):
                 target.value.extend(added.value)
             else:
-                target.value.append(Val(unknown=added.unknown or (name_of(node.args[0], scope),), line=node.lineno))
+                target.value.append(
+                    Val(unknown=added.unknown or (name_of(node.args[0], scope),), line=node.lineno)
+                )
             del target.value[5000:]
         elif isinstance(target.value, dict) and node.func.attr == "update":
             inner = fold(node.args[0], scope) if node.args else Val({})
@@ -304,7 +306,11 @@ class _PythonReader:
                 values.setdefault(name, fold(argument, scope))
         result = ParsedFlags()
         _take(values, result)
-        if not node.args and all(k.arg is None and _is_engine_copy(k.value) for k in node.keywords) and node.keywords:
+        if (
+            not node.args
+            and all(k.arg is None and _is_engine_copy(k.value) for k in node.keywords)
+            and node.keywords
+        ):
             # LLM(**asdict(engine_args)): the EngineArgs call is the launch.
             return
         place = (node.lineno, node.col_offset + 1)
@@ -437,8 +443,10 @@ def _is_engine_copy(node: ast.expr) -> bool:
     """`asdict(engine_args)`, `vars(engine_args)`, `engine_args.__dict__`."""
     if isinstance(node, ast.Attribute):
         return node.attr == "__dict__"
-    return isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in {"asdict", "vars"} and bool(
-        node.args and "args" in dotted(node.args[0]) and dotted(node.args[0]) != "args"
+    return (
+        isinstance(node, ast.Call)
+        and dotted(node.func).rpartition(".")[2] in {"asdict", "vars"}
+        and bool(node.args and "args" in dotted(node.args[0]) and dotted(node.args[0]) != "args")
     )
 
 

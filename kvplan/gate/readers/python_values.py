@@ -117,13 +117,17 @@ def _unknown(node: ast.expr, scope: Scope) -> Val:
     return Val(unknown=(name_of(node, scope),))
 
 
-def _fold(node: ast.expr, scope: Scope, depth: int) -> Val:
+def _fold(node: ast.expr, scope: Scope, depth: int) -> Val:  # noqa: C901, PLR0911, PLR0912  one branch a kind
     match node:
         case ast.Constant():
             return Val(node.value)
         case ast.Name():
             found = scope.get(node.id)
-            return Val(found.value, found.unknown, found.defaulted) if found is not None else _unknown(node, scope)
+            return (
+                Val(found.value, found.unknown, found.defaulted)
+                if found is not None
+                else _unknown(node, scope)
+            )
         case ast.Attribute():
             return _attribute(node, scope)
         case ast.JoinedStr():
@@ -185,7 +189,9 @@ def _elements(node: ast.List | ast.Tuple, scope: Scope, depth: int) -> list[Val]
             if isinstance(inner.value, list):
                 items += inner.value
             else:
-                items.append(Val(unknown=inner.unknown or (name_of(element.value, scope),), line=element.lineno))
+                items.append(
+                    Val(unknown=inner.unknown or (name_of(element.value, scope),), line=element.lineno)
+                )
         else:
             items.append(fold(element, scope, depth))
     return items[:5000]
@@ -210,7 +216,7 @@ def _dict(node: ast.Dict, scope: Scope, depth: int) -> Val:
     return Val(items)
 
 
-def _binary(node: ast.BinOp, scope: Scope, depth: int) -> Val:
+def _binary(node: ast.BinOp, scope: Scope, depth: int) -> Val:  # noqa: PLR0911  one branch a kind
     left, right = fold(node.left, scope, depth), fold(node.right, scope, depth)
     if isinstance(node.op, ast.Add) and isinstance(left.value, list):
         more = (
@@ -292,7 +298,11 @@ def _subscript(node: ast.Subscript, scope: Scope, depth: int) -> Val:
     base, index = fold(node.value, scope, depth), fold(node.slice, scope, depth)
     if isinstance(base.value, dict) and isinstance(index.value, str | int):
         found = base.value.get(str(index.value))
-        return Val(found.value, found.unknown, found.defaulted) if isinstance(found, Val) else _unknown(node, scope)
+        return (
+            Val(found.value, found.unknown, found.defaulted)
+            if isinstance(found, Val)
+            else _unknown(node, scope)
+        )
     if (
         isinstance(base.value, list)
         and isinstance(index.value, int)
@@ -303,7 +313,7 @@ def _subscript(node: ast.Subscript, scope: Scope, depth: int) -> Val:
     return _unknown(node, scope)
 
 
-def _call(node: ast.Call, scope: Scope, depth: int) -> Val:
+def _call(node: ast.Call, scope: Scope, depth: int) -> Val:  # noqa: PLR0911  one branch a kind
     name = dotted(node.func)
     variable = _environment(node)
     if variable is not None:
@@ -333,7 +343,7 @@ def _call(node: ast.Call, scope: Scope, depth: int) -> Val:
     return Val(unknown=(name_of(node, scope),))
 
 
-def _convert(name: str, node: ast.Call, scope: Scope, depth: int) -> Val:
+def _convert(name: str, node: ast.Call, scope: Scope, depth: int) -> Val:  # noqa: PLR0911  one branch a kind
     inner = fold(node.args[0], scope, depth)
     if inner.unknown or isinstance(inner.value, list | dict):
         return inner if inner.unknown else _unknown(node, scope)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvplan.gate.flags import ParsedFlags
-from kvplan.gate.reading import Surroundings
 from kvplan.gate.readers.settings import take_settings
+from kvplan.gate.reading import Surroundings
 from kvplan.gate.yaml_nodes import YamlError, compose
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from kvplan.gate.flag_table import Flag, flag_table
 from kvplan.gate.flag_values import BadValueError, UnsetError, parse_value
-from kvplan.gate.flags import ParsedFlags
 from kvplan.gate.taint import is_unknown
 from kvplan.gate.yaml_nodes import YamlError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from kvplan.gate.flags import ParsedFlags
     from kvplan.gate.reading import Reading
     from kvplan.gate.yaml_nodes import Node
 

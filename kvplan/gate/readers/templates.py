@@ -1,4 +1,4 @@
-"""`{{ … }}` expressions of Helm, Jinja and workflow files: literals and defaults are facts, the rest is unknown."""
+"""`{{ … }}` expressions of Helm and Jinja: literals and defaults are facts, the rest is unknown."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from kvplan.gate.accelerators import one_or_many
 from kvplan.gate.argv import CommandReader
 from kvplan.gate.docker_run import count_visible
-from kvplan.gate.reading import Surroundings
 from kvplan.gate.readers.containers import split_words
+from kvplan.gate.reading import Surroundings
 from kvplan.gate.shell import read_shell
 from kvplan.gate.taint import Word, is_unknown
 

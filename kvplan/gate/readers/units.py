@@ -90,7 +90,7 @@ def _exec_start(reading: Reading, pieces: list[tuple[int, str]], env: dict[str, 
 
 
 def _tokens(rows: list[tuple[int, str]]) -> Iterator[tuple[int, str, int]]:
-    """Words with row and column: quotes group, also over continued lines; quote marks are kept for the caller."""
+    """Words with row and column; quotes group, over continued lines too, and are kept for the caller."""
     current, quote, place = "", "", (0, 0)
     for row, text in rows:
         for column, char in enumerate(text + " "):

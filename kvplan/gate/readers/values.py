@@ -1,15 +1,17 @@
-"""Helm values of charts that serve vLLM: production-stack, llm-d modelservice, KubeAI; and any container-like map."""
+"""Helm values of vLLM charts: production-stack, llm-d modelservice, KubeAI, and loose containers."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from kvplan.gate.accelerators import from_label, from_pod, from_terms, one_or_many, product
+from kvplan.gate.docker_run import count_visible
 from kvplan.gate.flags import FlagParser, ParsedFlags
-from kvplan.gate.reading import Surroundings
 from kvplan.gate.readers.containers import read_container, words_of
 from kvplan.gate.readers.settings import take_settings
 from kvplan.gate.readers.templates import substitute
+from kvplan.gate.reading import Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,13 +50,22 @@ def read_model_spec(reading: Reading, item: Node, format_name: str, expand: Call
     config = item.get("vllmConfig")
     image = _join(item.text_of("repository"), item.text_of("tag"))
     gpus = item.text_of("requestGPU") or item.text_of("deploymentConfig", "resources", "gpu")
+    count = int(gpus) if gpus and gpus.isascii() and gpus.isdigit() and len(gpus) < 5 else None
+    if count is None:
+        count = count_visible(item.text_of("lmcacheConfig", "cudaVisibleDevices"))
+    head = item.get("raySpec", "headNode")
+    if head is not None and count is not None:
+        # One engine over a Ray cluster: the workers and the head node.
+        count = count * (_small(item.text_of("replicaCount")) or 1) + (
+            _small(head.text_of("requestGPU")) or 0
+        )
     cards = from_terms(item.list_of("nodeSelectorTerms"))
     selector = from_pod(item)
     around = Surroundings(
         format_name,
         image=image,
         gpu=one_or_many(cards) or selector,
-        num_gpus=int(gpus) if gpus and gpus.isascii() and gpus.isdigit() and len(gpus) < 5 else None,
+        num_gpus=count,
         name=item.text_of("name"),
         model=expand(item.text_of("modelURL") or item.text_of("model", "modelURL") or "") or None,
         replicas=_small(item.text_of("replicaCount")),
@@ -146,13 +157,13 @@ def _read_modelservice_container(
 
 def is_kubeai_values(doc: Node) -> bool:
     """Whether it is a KubeAI catalogue of models."""
-    catalog = doc.get("catalog")
+    catalog = doc.get("catalog") or doc.get("models", "catalog")
     return catalog is not None and catalog.kind == "map"
 
 
 def read_kubeai_values(reading: Reading, doc: Node) -> None:
     """Record the enabled vLLM models of the catalogue."""
-    catalog = doc.get("catalog")
+    catalog = doc.get("catalog") or doc.get("models", "catalog")
     for name, key, item in catalog.entries() if catalog is not None else ():
         if item.kind == "map" and item.text_of("engine") == "VLLM" and item.text_of("enabled") != "false":
             read_kubeai_model(reading, item, "kubeai", name, (key.line, key.column))
@@ -163,13 +174,12 @@ def read_kubeai_model(
 ) -> None:
     """Record a KubeAI model: `url`, `args`, `resourceProfile` (`nvidia-gpu-l4:1`)."""
     profile, _, count = (item.text_of("resourceProfile") or "").partition(":")
-    card = None
-    if "gpu-" in profile:
-        card = product(profile.partition("gpu-")[2].replace("-", " ").upper().replace(" ", "-"))
+    named = profile.partition("gpu-")[2] if "gpu-" in profile else profile
+    card = product(named.upper()) if re.search(r"\d", named) and not named.startswith("cpu") else None
     around = Surroundings(
         format_name,
         gpu=card,
-        num_gpus=_small(count) if count else (1 if "gpu" in profile else None),
+        num_gpus=(_small(count) or 1) if card or "gpu" in profile else None,
         name=name,
         model=item.text_of("url"),
         replicas=_small(item.text_of("minReplicas")),

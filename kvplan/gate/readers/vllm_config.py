@@ -12,24 +12,17 @@ from kvplan.gate.flag_table import flag_table
 from kvplan.gate.flags import FlagParser
 from kvplan.gate.reading import Surroundings
 from kvplan.gate.taint import Word, is_unknown
+from kvplan.gate.word_tables import TELLING_SETTINGS
 from kvplan.gate.yaml_nodes import Node, YamlError, compose
 
 if TYPE_CHECKING:
     from kvplan.gate.reading import Reading
 
 _FALSE_NEGATES_SINCE: Final = (0, 28, 0)
-_TELLING: Final = frozenset(
-    """
-    gpu_memory_utilization max_model_len max_num_seqs max_num_batched_tokens tensor_parallel_size kv_cache_dtype
-    pipeline_parallel_size enable_prefix_caching served_model_name enforce_eager block_size quantization
-    kv_transfer_config speculative_config compilation_config enable_expert_parallel data_parallel_size
-    enable_chunked_prefill swap_space cpu_offload_gb kv_cache_memory_bytes
-    """.split()
-)
 
 
 def is_vllm_config(doc: Node) -> bool:
-    """Whether a whole document is a vLLM config: nearly all keys are its flags, and one of them is telling."""
+    """Whether a document is a vLLM config: most of its keys are vLLM's flags, and one is telling."""
     if doc.kind != "map" or not doc.pairs:
         return False
     names = [key.replace("-", "_") for key, _, _ in doc.entries()]
@@ -38,7 +31,7 @@ def is_vllm_config(doc: Node) -> bool:
         for name in names
         if name in flag_table().flags or f"--{name.replace('_', '-')}" in flag_table().options
     ]
-    return len(known) >= 0.7 * len(names) and bool(_TELLING.intersection(known))
+    return len(known) >= 0.7 * len(names) and bool(TELLING_SETTINGS.intersection(known))
 
 
 def config_words(text: str, reading: Reading, first_line: int) -> list[Word] | str:
@@ -80,7 +73,7 @@ def read_vllm_config(reading: Reading, doc: Node) -> None:
     reading.record(result, (line, 1), around, version)
 
 
-def _words(
+def _words(  # noqa: PLR0911  one branch a kind
     key: str, node: Node, value: Node, reading: Reading, ignored: dict[str, None] | None
 ) -> list[Word]:
     option = Word(f"--{key}", node.line, node.column)
