@@ -35,8 +35,6 @@ class Family:
     encoder_decoder: bool = False
     unlimited_length: bool = False
     """Its configs name no context length."""
-    last_version: tuple[int, int, int] | None = None
-    """The last vLLM release (of those read) that serves it; None: 0.32.0 still does."""
 
 
 _PLAIN = attention.plain()
@@ -73,15 +71,11 @@ FAMILIES: Final[dict[str, Family]] = {
     "OPTForCausalLM": Family(attention.plain(kv_heads="heads", own_head_dim=False)),
     "BloomForCausalLM": Family(attention.plain(kv_heads="heads", own_head_dim=False)),
     "FalconForCausalLM": Family(attention.falcon, max_len_default=2048),
-    "BaichuanForCausalLM": Family(
-        attention.plain(kv_heads="heads", own_head_dim=False), last_version=(0, 23, 0)
-    ),
-    "MptForCausalLM": Family(attention.plain(kv_heads="heads", own_head_dim=False), last_version=(0, 28, 0)),
-    "MPTForCausalLM": Family(attention.plain(kv_heads="heads", own_head_dim=False), last_version=(0, 28, 0)),
+    "BaichuanForCausalLM": Family(attention.plain(kv_heads="heads", own_head_dim=False)),
+    "MptForCausalLM": Family(attention.plain(kv_heads="heads", own_head_dim=False)),
+    "MPTForCausalLM": Family(attention.plain(kv_heads="heads", own_head_dim=False)),
     # Keys and values of every token: block sparsity saves no cache.
-    "Phi3SmallForCausalLM": Family(
-        attention.plain(own_head_dim=False), vocab_default=100352, last_version=(0, 9, 2)
-    ),
+    "Phi3SmallForCausalLM": Family(attention.plain(own_head_dim=False), vocab_default=100352),
     # Qwen
     "Qwen2ForCausalLM": Family(_QWEN2),
     "Qwen2MoeForCausalLM": Family(_QWEN2),

@@ -12,6 +12,7 @@ from kvplan.architecture.context_length import UNLIMITED, context_lengths
 from kvplan.architecture.families import FAMILIES, Family
 from kvplan.architecture.kv_scheme import checkpoint_kv_cache_dtype
 from kvplan.architecture.layers import DeepseekV4Attention, KvHeadsCache, Layer, Mla, RecurrentState
+from kvplan.architecture.served import ABSENT_UP_TO, LAST_VERSION
 from kvplan.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class ModelShape:
     """Stores fp8 scales of its KV cache: fp8_e5m2 is refused with it."""
     last_version: tuple[int, int, int] | None = None
     """The last vLLM release that serves the architecture; None: the newest one read does."""
+    absent_up_to: tuple[int, int, int] | None = None
+    """The newest vLLM release (of those read) that lacks the architecture; None: 0.8.5 has it."""
     index_topk: int | None = None
     """Tokens that a sparse-attention indexer picks; None without one."""
     notes: tuple[str, ...] = field(default_factory=tuple)
@@ -126,7 +129,8 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         mamba_ssm_dtype=_mamba_ssm_dtype(architecture, fields),
         checkpoint_kv_cache_dtype=checkpoint_kv_cache_dtype(quantization),
         checkpoint_is_fp8=_stores_kv_scales(quantization),
-        last_version=family.last_version,
+        last_version=LAST_VERSION.get(architecture),
+        absent_up_to=ABSENT_UP_TO.get(architecture),
         index_topk=fields.optional_integer("index_topk"),
     )
 

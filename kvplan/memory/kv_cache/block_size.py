@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvplan.architecture.layers import DeepseekV4Attention, GatedDeltaNetState, RecurrentState
+from kvplan.architecture.layers import DeepseekV4Attention, GatedDeltaNetState, Mla, RecurrentState
 from kvplan.errors import InputError
 from kvplan.memory.kv_cache.dtypes import element_bytes, head_token_bytes, packs
+from kvplan.memory.kv_cache.era import era_of
 from kvplan.memory.kv_cache.sizes import common_block_size
 from kvplan.memory.kv_cache.states import StateDtypes, state_bytes, state_dtypes
 from kvplan.units import cdiv, round_up
@@ -49,9 +50,12 @@ def align(shape: ModelShape, rank: Rank, backends: Sequence[LayerBackend]) -> Al
     found = Alignment(_first(shape, rank, backends))
     if not backends:
         return found
+    era = era_of(rank.vllm_version)
     if shape.is_hybrid:
         found = _fit_states(shape, rank, backends, found)
-    if rank.skip_layers and rank.is_cuda:
+    elif shape.uses_mla and rank.is_cuda and era.forces_latent_blocks:
+        found = _force_latent(shape, rank, found)
+    if rank.skip_layers and rank.is_cuda and era.aligns_skipped_layers:
         found = _fit_skipped(shape, rank, backends[0], found)
     return found
 
@@ -99,11 +103,13 @@ def _fit_states(
         token = _token_bytes(shape, rank, dtype, packed=packed)
         if dtype.startswith("turboquant_") and rank.skip_layers:
             token = math.lcm(token, _token_bytes(shape, rank, "auto", packed=False))
-    unit = max(backends[0].sizes.smallest, found.block_size)
+    era = era_of(rank.vllm_version)
+    unit = max(backends[0].sizes.smallest, found.block_size) if era.aligns_to_backend else _DEFAULT
     if shape.uses_mla:
-        unit = max(unit, 128)
+        unit = max(unit, era.latent_hybrid_unit)
     wanted = unit * cdiv(state, unit * token)
-    wanted = round_up(wanted, math.lcm(*(backend.sizes.smallest for backend in backends)))
+    if era.aligns_to_backend:
+        wanted = round_up(wanted, math.lcm(*(backend.sizes.smallest for backend in backends)))
     block_size = max(found.block_size, wanted)
     page = block_size * token
     return Alignment(
@@ -111,6 +117,31 @@ def _fit_states(
         state_page=page if page != state else None,
         warnings=_overridden(rank, block_size, "a block must hold a recurrent state"),
     )
+
+
+def _force_latent(shape: ModelShape, rank: Rank, found: Alignment) -> Alignment:
+    """The block size that an MLA backend dictated up to 0.17.
+
+    Hopper has FlashMLA's 64; Blackwell CUTLASS's 128 from 0.10, FlashInfer's 64 from 0.15 for a NoPE width of
+    128; the sparse backends 64.
+
+    Source: vLLM platforms/cuda.py::check_and_update_config of 0.8.5, 0.9.2, 0.10.2, 0.12.0 and 0.15.1.
+    """
+    latent = next(c for layer in shape.layers for c in layer if isinstance(c, Mla | DeepseekV4Attention))
+    version, major = rank.vllm_version, (rank.capability or (0, 0))[0]
+    flashinfer = version >= (0, 15, 0) and isinstance(latent, Mla) and latent.qk_nope_head_dim == 128
+    if isinstance(latent, Mla) and latent.sparse:
+        size = 64
+    elif major == 10 and version >= (0, 10, 0):
+        size = 64 if flashinfer else 128
+    else:
+        size = 64 if major == 9 else _DEFAULT
+    asked = rank.block_size
+    if asked is not None and (asked % size == 0 if version >= (0, 11, 0) else asked == size):
+        return found
+    if asked is not None and size == _DEFAULT:
+        return found
+    return Alignment(size, warnings=_overridden(rank, size, "the attention backend dictates it up to 0.17"))
 
 
 def _fit_skipped(shape: ModelShape, rank: Rank, first: LayerBackend, found: Alignment) -> Alignment:

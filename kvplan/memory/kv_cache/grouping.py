@@ -17,7 +17,7 @@ from kvplan.units import cdiv, round_up
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvplan.config.version import VllmVersion
+    from kvplan.memory.kv_cache.era import Era
     from kvplan.memory.kv_cache.layer_specs import LayerSpec
 
 
@@ -52,7 +52,7 @@ class Grouping:
 
 
 def group_layers(
-    layers: Sequence[LayerSpec], version: VllmVersion, *, hybrid_manager_off: bool, blocks_outermost: bool
+    layers: Sequence[LayerSpec], era: Era, *, hybrid_manager_off: bool, blocks_outermost: bool
 ) -> Grouping:
     """The groups of a model's caches.
 
@@ -74,8 +74,8 @@ def group_layers(
         return Grouping((Group(tuple(layers)),), tuple(warnings))
     if blocks_outermost:
         return Grouping(_packed_groups(layers), tuple(warnings))
-    unified = _unify_pages(layers, version)
-    groups, notes = _equal_pages(unified, version)
+    unified = _unify_pages(layers, era)
+    groups, notes = _equal_pages(unified, era)
     return Grouping(groups, (*warnings, *notes))
 
 
@@ -149,13 +149,18 @@ def _promote_local(layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
     return tuple(promoted)
 
 
-def _unify_pages(layers: Sequence[LayerSpec], version: VllmVersion) -> tuple[LayerSpec, ...]:
+def _unify_pages(layers: Sequence[LayerSpec], era: Era) -> tuple[LayerSpec, ...]:
     """Equal pages: longer blocks where the largest page is a multiple, else padding.
 
     Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::unify_kv_cache_spec_page_size; padding of attention
     pages is first in 0.24.
     """
     largest = max(member.spec.page_bytes for member in layers)
+    if not era.unifies_pages and any(member.spec.page_bytes != largest for member in layers):
+        raise InputError(
+            "KV pages of different sizes: vLLM before 0.12 raises NotImplementedError at start-up",
+            "plan with vLLM 0.12 or newer",
+        )
     unified = []
     for member in layers:
         spec = member.spec
@@ -166,7 +171,7 @@ def _unify_pages(layers: Sequence[LayerSpec], version: VllmVersion) -> tuple[Lay
         elif largest % spec.page_bytes == 0:
             # vLLM leaves a padded page's padding alone: only its block grows.
             spec = spec.with_blocks_of(largest // spec.page_bytes)
-        elif spec.kind not in {"mla", "mla_window"} and version >= (0, 24, 0):
+        elif spec.kind not in {"mla", "mla_window"} and era.pads_attention_pages:
             spec = spec.padded_to(largest)
         else:
             raise InputError(
@@ -178,14 +183,7 @@ def _unify_pages(layers: Sequence[LayerSpec], version: VllmVersion) -> tuple[Lay
     return tuple(unified)
 
 
-def _near_ratio(version: VllmVersion) -> float:
-    """Up to which ratio of bucket sizes the longest bucket sets the group size (0: never)."""
-    if version >= (0, 18, 0):
-        return 1.5
-    return 1.25 if version >= (0, 12, 0) else 0.0
-
-
-def _equal_pages(layers: Sequence[LayerSpec], version: VllmVersion) -> tuple[tuple[Group, ...], list[str]]:
+def _equal_pages(layers: Sequence[LayerSpec], era: Era) -> tuple[tuple[Group, ...], list[str]]:
     """Buckets of equal specs cut into groups of one size, layers dealt out in turn.
 
     Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::_get_kv_cache_groups_uniform_page_size.
@@ -194,7 +192,7 @@ def _equal_pages(layers: Sequence[LayerSpec], version: VllmVersion) -> tuple[tup
     for member in layers:
         buckets.setdefault(member.spec, []).append(member)
     shortest, longest = min(map(len, buckets.values())), max(map(len, buckets.values()))
-    size = longest if longest < shortest * _near_ratio(version) else shortest
+    size = longest if longest < shortest * era.near_ratio else shortest
     groups: list[Group] = []
     notes: list[str] = []
     for members in buckets.values():

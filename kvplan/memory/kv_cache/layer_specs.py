@@ -21,6 +21,7 @@ from kvplan.architecture.layers import (
 from kvplan.memory.kv_cache.block_size import align, recurrent_dtypes
 from kvplan.memory.kv_cache.deepseek_v4 import deepseek_v4_specs
 from kvplan.memory.kv_cache.dtypes import head_token_bytes, latent_token_bytes, packs
+from kvplan.memory.kv_cache.era import era_of
 from kvplan.memory.kv_cache.layer_backends import LayerBackend, layer_backend
 from kvplan.memory.kv_cache.spec import CacheSpec
 from kvplan.memory.kv_cache.states import state_bytes
@@ -185,6 +186,8 @@ class _SpecBuilder:
 
         Source: vLLM 0.32.0 mamba_mixer2.py::get_kv_cache_spec, models/kimi_k3/nvidia/kda.py.
         """
+        if not era_of(self._rank.vllm_version).state_checkpoints:
+            return 0
         if isinstance(cache, Mamba2State):
             return 1
         if not isinstance(cache, KdaState) or self._rank.capability is None:

@@ -9,9 +9,11 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING
 
+from kvplan.architecture.layers import ChunkedLocal
 from kvplan.memory.kv_cache import printed
+from kvplan.memory.kv_cache.era import era_of
 from kvplan.memory.kv_cache.grouping import Group, bytes_per_block, group_layers, on_stage
-from kvplan.memory.kv_cache.layer_specs import RankLayers, rank_layers
+from kvplan.memory.kv_cache.layer_specs import rank_layers
 from kvplan.memory.kv_cache.rank import Rank, rank_of
 from kvplan.memory.kv_cache.spec import GROWING, Demand
 from kvplan.memory.kv_cache.stages import pipeline_stages
@@ -73,6 +75,8 @@ class KvCachePlan:
     decode_context_parallel_size: int
     _tables: tuple[tuple[tuple[CacheSpec, ...], int], ...]
     """Each distinct kind of block table and how many there are of it."""
+    _stage_layers: tuple[tuple[tuple[CacheSpec, int], ...], ...]
+    """Per pipeline stage each distinct layer and how many there are, before grouping."""
     _demand: Demand
 
     @property
@@ -105,9 +109,21 @@ class KvCachePlan:
     def request_bytes(self, max_model_len: int) -> int:
         """Bytes that the start-up check wants for one request of `max_model_len` tokens.
 
-        Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::_max_memory_usage_bytes_from_groups.
+        From 0.14 whole blocks of the pool for each group, padding layers included; before, each layer's own
+        pages.
+
+        Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::_max_memory_usage_bytes_from_groups; 0.13.0
+        check_enough_kv_cache_memory.
         """
-        return self.blocks_for_request(max_model_len) * self.bytes_per_block
+        if era_of(self.vllm_version).checks_by_groups:
+            return self.blocks_for_request(max_model_len) * self.bytes_per_block
+        return max(
+            sum(
+                count * spec.request_blocks(max_model_len, self._demand) * spec.page_bytes
+                for spec, count in layers
+            )
+            for layers in self._stage_layers
+        )
 
     def check_bytes(self, available_kv_bytes: int) -> int:
         """What the start-up check compares `request_bytes` with.
@@ -118,7 +134,8 @@ class KvCachePlan:
         """
         if self.num_gpu_blocks_override is not None:
             available_kv_bytes = self.num_gpu_blocks_override * self.bytes_per_block
-        return available_kv_bytes - (self.bytes_per_block if self.vllm_version >= (0, 29, 0) else 0)
+        reserved = self.bytes_per_block if era_of(self.vllm_version).reserves_null_block else 0
+        return available_kv_bytes - reserved
 
     def max_concurrency(self, num_blocks: int, max_model_len: int) -> float:
         """The figure that vLLM of that version prints as "Maximum concurrency"."""
@@ -176,7 +193,7 @@ class KvCachePlan:
 def plan_kv_cache(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec) -> KvCachePlan:
     """The KV cache that vLLM of `settings.vllm_version` would make for this model on this card.
 
-    Rules were read in vLLM 0.32.0; the version matters where `docs/formulas.md` says so.
+    Rules were read in vLLM 0.32.0; `kvplan.memory.kv_cache.era` says what older releases do otherwise.
 
     Raises:
         InputError: vLLM itself refuses the combination; the message is its own.
@@ -192,20 +209,19 @@ def _plan(shape: ModelShape, rank: Rank) -> KvCachePlan:
     check_checkpoint_scales(shape, rank)
     grouping = group_layers(
         layers.layers,
-        rank.vllm_version,
-        hybrid_manager_off=rank.disable_hybrid_kv_cache_manager,
+        era_of(rank.vllm_version),
+        hybrid_manager_off=_hybrid_manager_off(shape, rank),
         blocks_outermost=layers.blocks_outermost,
     )
-    stages = [
-        on_stage(grouping.groups, first, end)
-        for first, end in pipeline_stages(shape.num_layers, rank.pipeline_parallel_size)
+    ends = pipeline_stages(shape.num_layers, rank.pipeline_parallel_size)
+    stages = [on_stage(grouping.groups, first, end) for first, end in ends]
+    stage_layers = [
+        Counter(member.spec for member in layers.layers if first <= member.layer < end) for first, end in ends
     ]
     per_block = tuple(bytes_per_block(stage, blocks_outermost=layers.blocks_outermost) for stage in stages)
     return KvCachePlan(
         block_size=layers.block_size,
-        bytes_per_token=max(
-            _bytes_per_token(stage, rank) for stage in _stages_before_padding(layers, shape, rank)
-        ),
+        bytes_per_token=max(_bytes_per_token(counted, rank) for counted in stage_layers),
         bytes_per_block=max(per_block),
         stage_bytes_per_block=per_block,
         groups=tuple(map(_described, grouping.groups)),
@@ -217,6 +233,7 @@ def _plan(shape: ModelShape, rank: Rank) -> KvCachePlan:
         num_gpu_blocks_override=rank.num_gpu_blocks_override,
         decode_context_parallel_size=rank.decode_context_parallel_size,
         _tables=tuple(Counter(group.specs for group in grouping.groups).items()),
+        _stage_layers=tuple(tuple(counted.items()) for counted in stage_layers),
         _demand=Demand(
             in_flight_tokens=_in_flight_tokens(shape, rank),
             decode_context_parallel_size=rank.decode_context_parallel_size,
@@ -225,19 +242,28 @@ def _plan(shape: ModelShape, rank: Rank) -> KvCachePlan:
     )
 
 
-def _stages_before_padding(layers: RankLayers, shape: ModelShape, rank: Rank) -> list[tuple[Group, ...]]:
-    whole = (Group(layers.layers),)
-    return [on_stage(whole, *ends) for ends in pipeline_stages(shape.num_layers, rank.pipeline_parallel_size)]
+def _hybrid_manager_off(shape: ModelShape, rank: Rank) -> bool:
+    """Whether windows and chunks are allocated like full attention.
+
+    Source: vLLM config/vllm.py (0.32.0, 0.13.0), config.py (0.9.2), kv_cache_utils.py (0.8.5).
+    """
+    era = era_of(rank.vllm_version)
+    chunked = any(isinstance(cache, ChunkedLocal) for layer in shape.layers for cache in layer)
+    return (
+        rank.disable_hybrid_kv_cache_manager
+        or not era.has_hybrid_manager
+        or (rank.platform == "cpu" and not era.hybrid_manager_on_cpu)
+        or (chunked and not era.chunks_under_hybrid_manager)
+    )
 
 
-def _bytes_per_token(stage: tuple[Group, ...], rank: Rank) -> int:
+def _bytes_per_token(layers: Counter[CacheSpec], rank: Rank) -> int:
     """Growing layers only; a part of a byte counts as one."""
     exact = sum(
         (
-            Fraction(member.spec.page_bytes, member.spec.block_size)
-            for group in stage
-            for member in group.members
-            if member.spec.kind in GROWING
+            Fraction(count * spec.page_bytes, spec.block_size)
+            for spec, count in layers.items()
+            if spec.kind in GROWING
         ),
         Fraction(0),
     )
@@ -259,13 +285,12 @@ def _in_flight_tokens(shape: ModelShape, rank: Rank) -> int:
 
     Source: vLLM 0.32.0 config/vllm.py::max_concurrent_batches, use_v2_model_runner.
     """
-    if rank.vllm_version < (0, 26, 0):
+    era = era_of(rank.vllm_version)
+    if not era.counts_concurrent_batches:
         return rank.max_num_batched_tokens
     stages = rank.pipeline_parallel_size
     asynchronous = rank.async_scheduling and rank.is_cuda
-    second_runner = rank.is_cuda and (
-        rank.vllm_version >= (0, 29, 0) or not (shape.is_moe or shape.is_hybrid)
-    )
+    second_runner = rank.is_cuda and (era.second_runner_for_all or not (shape.is_moe or shape.is_hybrid))
     batches = stages
     if asynchronous and second_runner:
         batches = stages + 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from kvplan.memory.kv_cache.era import era_of
+
 if TYPE_CHECKING:
     from kvplan.architecture.model_shape import ModelShape
     from kvplan.config.resolved import ResolvedSettings
@@ -91,8 +93,14 @@ def _kv_cache_dtype(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec)
     dtype = settings.kv_cache_dtype
     if dtype == "auto" and shape.checkpoint_kv_cache_dtype is not None:
         dtype = shape.checkpoint_kv_cache_dtype
-    if shape.architecture == "DeepseekV32ForCausalLM" and dtype == "bfloat16":
-        return "auto"
+    if shape.architecture == "DeepseekV32ForCausalLM":
+        # 0.11 stored everything but bfloat16 in its own fp8 rows, up to 0.15 whatever was called fp8.
+        version = settings.vllm_version
+        if version < (0, 12, 0) and dtype != "bfloat16":
+            return "fp8_ds_mla"
+        if version < (0, 16, 0) and dtype.startswith("fp8"):
+            return "fp8_ds_mla"
+        return "auto" if dtype == "bfloat16" else dtype
     blackwell = gpu.compute_capability is not None and gpu.compute_capability[0] == 10
     if shape.architecture == "GlmMoeDsaForCausalLM" and dtype == "auto" and blackwell:
         return "fp8_e4m3"
@@ -121,4 +129,7 @@ def _keeps_state_prefixes(shape: ModelShape, settings: ResolvedSettings) -> bool
     """
     if shape.is_attention_free or not settings.enable_prefix_caching:
         return False
-    return settings.vllm_version >= (0, 26, 0) or "enable_prefix_caching" not in settings.defaulted
+    return (
+        era_of(settings.vllm_version).hybrid_prefix_caching
+        or "enable_prefix_caching" not in settings.defaulted
+    )

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvplan.architecture.layers import FullAttention, SlidingWindow
+from kvplan.architecture.layers import (
+    DeepseekV4Attention,
+    FullAttention,
+    RecurrentState,
+    SlidingWindow,
+)
 from kvplan.config.version import format_vllm_version
 from kvplan.errors import InputError, UnsupportedModelError
-from kvplan.memory.kv_cache.dtypes import check_known
+from kvplan.memory.kv_cache.dtypes import check_known, is_quantized
+from kvplan.memory.kv_cache.era import era_of
 from kvplan.units import round_up
 
 if TYPE_CHECKING:
@@ -57,6 +63,26 @@ def _check_architecture(shape: ModelShape, rank: Rank) -> None:
             f"vLLM {format_vllm_version(rank.vllm_version)} does not serve {shape.architecture}: "
             f"{format_vllm_version(last)} was the last release with it",
             f"plan with --vllm-version {format_vllm_version(last)}",
+        )
+    absent = shape.absent_up_to
+    if absent is not None and rank.vllm_version <= absent:
+        raise UnsupportedModelError(
+            f"vLLM {format_vllm_version(rank.vllm_version)} does not serve {shape.architecture} yet: "
+            f"{format_vllm_version(absent)} has no such model",
+            "plan with a newer --vllm-version",
+        )
+    era = era_of(rank.vllm_version)
+    v4 = any(isinstance(cache, DeepseekV4Attention) for layer in shape.layers for cache in layer)
+    if v4 and not era.packs_deepseek_v4:
+        raise UnsupportedModelError(
+            f"the KV cache of {shape.architecture} was laid out otherwise before vLLM 0.31: no rule for it",
+            "plan with --vllm-version 0.31.0 or newer",
+        )
+    recurrent = any(isinstance(cache, RecurrentState) for layer in shape.layers for cache in layer)
+    if recurrent and rank.keeps_state_prefixes and not era.hybrid_prefix_caching:
+        raise UnsupportedModelError(
+            "prefix caching of recurrent states before vLLM 0.26 (experimental, off by default) has no rule",
+            "leave out --enable-prefix-caching, or plan with 0.26.0 or newer",
         )
 
 
@@ -203,6 +229,9 @@ def _warnings(shape: ModelShape, rank: Rank) -> tuple[str, ...]:
             "latent attention is replicated on every tensor-parallel GPU; only "
             "--decode-context-parallel-size shards its cache"
         )
-    if rank.vllm_version < (0, 12, 0) and rank.is_cuda and len({len(c) for c in shape.layers}) > 1:
-        notes.append("hybrid models were young in this vLLM release: figures follow the rules of 0.12 on")
+    if rank.vllm_version < (0, 20, 0) and rank.is_cuda and is_quantized(rank.kv_cache_dtype):
+        notes.append(
+            f"which attention backend vLLM {format_vllm_version(rank.vllm_version)} picks for kv_cache_dtype "
+            f"{rank.kv_cache_dtype} follows the rules of 0.32 here: older ones refuse more"
+        )
     return tuple(notes)

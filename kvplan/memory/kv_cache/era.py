@@ -1,0 +1,92 @@
+"""Era: which of vLLM's KV-cache rules hold in a release.
+
+Each boundary was read in the Python files of two releases next to each other: the rule is absent from the
+earlier and present in the later one (0.6.6, 0.7.3, 0.8.5, 0.9.1, 0.9.2, 0.10.2, 0.11.2, 0.12.0, 0.13.0,
+0.14.1, 0.15.1, 0.19.1, 0.20.0, 0.22.1, 0.25.1, 0.26.0, 0.28.0 to 0.32.0 were compared).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from kvplan.config.version import VllmVersion
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """The rules of one release. Sources are files of vLLM."""
+
+    has_hybrid_manager: bool
+    """0.9.1: windows hold less than full attention does (before, all layers are allocated alike)."""
+    hybrid_manager_on_cpu: bool
+    """0.10: on the CPU backend too (platforms/cpu.py::support_hybrid_kv_cache)."""
+    chunks_under_hybrid_manager: bool
+    """0.14: chunked-local attention too (VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE is on)."""
+    shares_blocks: bool
+    """0.9.1: printed tokens and concurrency share the blocks out among the groups."""
+    prints_tokens_of_longest: bool
+    """0.20: "GPU KV cache size" is the concurrency times max_model_len (get_kv_cache_capacity)."""
+    checks_by_groups: bool
+    """0.14: one request's need is summed over groups, padding layers included; before, over layers."""
+    unifies_pages: bool
+    """0.12: pages of different sizes are brought together (unify_kv_cache_spec_page_size)."""
+    pads_attention_pages: bool
+    """0.24: by padding too, where no longer block does it."""
+    near_ratio: float
+    """Up to which ratio of their lengths two kinds of layers make groups of the longer one's size."""
+    aligns_skipped_layers: bool
+    """0.25: quantised blocks grow until they cover a skipped layer's page."""
+    forces_latent_blocks: bool
+    """Up to 0.17 MLA backends dictate the block size, whatever the user asks for."""
+    aligns_to_backend: bool
+    """0.20: blocks of hybrids are multiples of the backend's or the user's size; before, of 16 (MLA: 64)."""
+    latent_hybrid_unit: int
+    """0.28: blocks of MLA hybrids are multiples of 128."""
+    hybrid_prefix_caching: bool
+    """0.26: hybrids have prefix caching on by default."""
+    state_checkpoints: bool
+    """0.29: Mamba-2 holds one more block for a state exported from inside a prefill."""
+    counts_concurrent_batches: bool
+    """0.26: windows allow for every batch in flight, not one."""
+    second_runner_for_all: bool
+    """0.29: model runner V2 serves every model; 0.26 to 0.28 only those without experts or state."""
+    reserves_null_block: bool
+    """0.29: the start-up check sets the null block aside."""
+    packs_deepseek_v4: bool
+    """0.31: DeepSeek-V4's groups are packed as in 0.32."""
+
+
+@lru_cache(maxsize=64)
+def era_of(version: VllmVersion) -> Era:
+    """The rules of that release; a newer one than 0.32 has those of 0.32."""
+    return Era(
+        has_hybrid_manager=version >= (0, 9, 1),
+        hybrid_manager_on_cpu=version >= (0, 10, 0),
+        chunks_under_hybrid_manager=version >= (0, 14, 0),
+        shares_blocks=version >= (0, 9, 1),
+        prints_tokens_of_longest=version >= (0, 20, 0),
+        checks_by_groups=version >= (0, 14, 0),
+        unifies_pages=version >= (0, 12, 0),
+        pads_attention_pages=version >= (0, 24, 0),
+        near_ratio=_newest(version, {(0, 18, 0): 1.5, (0, 12, 0): 1.25}, before=0.0),
+        aligns_skipped_layers=version >= (0, 25, 0),
+        forces_latent_blocks=version < (0, 18, 0),
+        aligns_to_backend=version >= (0, 20, 0),
+        latent_hybrid_unit=_newest(version, {(0, 28, 0): 128, (0, 20, 0): 1}, before=64),
+        hybrid_prefix_caching=version >= (0, 26, 0),
+        state_checkpoints=version >= (0, 29, 0),
+        counts_concurrent_batches=version >= (0, 26, 0),
+        second_runner_for_all=version >= (0, 29, 0),
+        reserves_null_block=version >= (0, 29, 0),
+        packs_deepseek_v4=version >= (0, 31, 0),
+    )
+
+
+def _newest(version: VllmVersion, rules: dict[VllmVersion, _T], *, before: _T) -> _T:
+    """The rule of the newest release that is not newer than `version`; rules stand newest first."""
+    return next((rule for first, rule in rules.items() if version >= first), before)
