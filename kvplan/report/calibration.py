@@ -92,7 +92,7 @@ def _group_table(
         if outcome.error_percent is not None:
             groups.setdefault(key(outcome), []).append(outcome)
     rows = [(label, *_group_row(members)) for label, members in sorted(groups.items(), key=_natural)]
-    header = (name, "launches", "median error %", "median |error| %", "p90 |error| %", "in interval")
+    header = (name, "launches", "median error %", "median off %", "p90 off %", "in interval")
     return render_table(header, rows, markdown=markdown)
 
 
