@@ -17,6 +17,26 @@ if TYPE_CHECKING:
 
 Capability = tuple[int, int]
 
+FLOATS: Final = ("auto", "float16", "bfloat16")
+FP8: Final = ("fp8", "fp8_e4m3")
+HALVES: Final = ("float16", "bfloat16")
+PER_TOKEN_HEAD: Final = ("int4_per_token_head", "int8_per_token_head", "fp8_per_token_head")
+
+
+def majors(*numbers: int) -> Callable[[Capability], bool]:
+    """Cards whose compute capability has one of these major numbers."""
+    return lambda capability: capability[0] in numbers
+
+
+def always(_capability: Capability) -> bool:
+    """Every card."""
+    return True
+
+
+def of_size(sizes: KernelSizes) -> Callable[[AttentionRequest], KernelSizes]:
+    """The same block sizes whatever is asked."""
+    return lambda _request: sizes
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionRequest:
@@ -71,12 +91,6 @@ class AttentionRequest:
         )
 
 
-_FLOATS: Final = ("auto", "float16", "bfloat16")
-_FP8: Final = ("fp8", "fp8_e4m3")
-_PER_TOKEN_HEAD: Final = ("int4_per_token_head", "int8_per_token_head", "fp8_per_token_head")
-_HALVES: Final = ("float16", "bfloat16")
-
-
 @dataclass(frozen=True, slots=True)
 class Backend:
     """One attention backend: what it accepts, in the order in which vLLM checks it."""
@@ -86,7 +100,7 @@ class Backend:
     kv_cache_dtypes: tuple[str, ...]
     capabilities: Callable[[Capability], bool]
     head_dims: Callable[[int], bool] = lambda _dim: True
-    dtypes: tuple[str, ...] = _HALVES
+    dtypes: tuple[str, ...] = HALVES
     mla: bool = False
     sparse: bool = False
     sinks: Callable[[AttentionRequest], bool] = lambda _request: False
