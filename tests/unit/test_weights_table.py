@@ -57,13 +57,16 @@ def stage_bytes(modules: list[Module], row: dict[str, Any], *, laid_out: bool) -
     return sizes
 
 
-@pytest.mark.parametrize("row", [r for r in ROWS if "stages" in r], ids=label)
+def comparable(row: dict[str, Any]) -> bool:
+    """MXFP4 experts are padded for their kernel at once: Hopper's is not in the vLLM that was asked."""
+    return "gpt-oss" not in row["config"] or row.get("gpu") == "a100-80"
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if comparable(r)], ids=label)
 def test_each_stage_of_a_rank_holds_what_vllm_creates(row: dict[str, Any]) -> None:
     config = config_of(row)
     plan = quantization_plan(config, None, VERSION)
     padded = plan is not None and plan.method == "mxfp4"
-    if padded and row.get("gpu") is None:
-        pytest.skip("the layout of MXFP4 depends on kernels that the table's vLLM lacks; a100 is compared")
     rank = Rank(row["tp"], 1, expert_parallel=False, dtype_bytes=2, capability=(8, 0), version=VERSION)
     found = stage_bytes(
         rank_modules(merged_tensors(weight_tensors(config), plan), rank), row, laid_out=padded
@@ -77,7 +80,7 @@ def test_each_stage_of_a_rank_holds_what_vllm_creates(row: dict[str, Any]) -> No
         assert found == pytest.approx(wanted, rel=slack)
 
 
-@pytest.mark.parametrize("row", [r for r in ROWS if "stages" in r], ids=label)
+@pytest.mark.parametrize("row", ROWS, ids=label)
 def test_buffers_are_the_rotary_tables_and_little_else(row: dict[str, Any]) -> None:
     tables = sum(rotary_tables(config_of(row), 2, VERSION))
     largest = max(stage["buffer_bytes"] for stage in row["stages"])
