@@ -1,13 +1,34 @@
-"""`kvplan check`: the vLLM launches of a repository."""
+"""`kvplan check`: the vLLM launches of a repository, read and judged."""
 
 from __future__ import annotations
 
+import enum
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvplan.errors import ExitCode, InputError
+from kvplan.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvplan.gate.found import Found
+
+
+class CheckFormat(enum.StrEnum):
+    """How the answer is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class FailOn(enum.StrEnum):
+    """From which severity on the exit code is 1."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NEVER = "never"
 
 
 def check(
@@ -20,30 +41,52 @@ def check(
     base: Annotated[
         str | None, typer.Option(help="Read only what changed since the merge base with this ref.")
     ] = None,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    gpu: Annotated[str | None, typer.Option(help="Card for launches whose files name none.")] = None,
+    vllm_version: Annotated[
+        str | None, typer.Option(help="Judge with this version, whatever the launches pin.")
+    ] = None,
+    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 from this severity on.")] = FailOn.ERROR,
+    output_format: Annotated[CheckFormat, typer.Option("--format", help="How to print.")] = CheckFormat.TEXT,
 ) -> None:
-    """Find the vLLM launches in serving configs, without executing or fetching anything."""
+    """Find the vLLM launches in serving configs and say which will not start, before they are merged.
+
+    Nothing that a file brings is executed, expanded or fetched.
+    """
     from pathlib import Path
 
     from kvplan.gate import find, listing
 
-    if output_format not in {"text", "json"}:
-        raise InputError(f"--format {output_format}: unknown format", "use text or json")
-    if not list_only:
-        raise InputError("kvplan check judges nothing yet", "add --list to print the launches that it reads")
     here = Path.cwd()
+    before: Found | None = None
     if paths == ["-"]:
-        from kvplan.gate.found import Found
-        from kvplan.gate.repo_files import DiskFiles, decode
-
-        found = Found()
-        data = sys.stdin.buffer.read()
-        find.read_into(found, "-", decode(data), DiskFiles(find.repository_root(here)))
+        found = _stdin(here)
     elif base is not None:
+        if paths:
+            raise InputError("--base and paths together", "--base reads what changed; leave the paths out")
         root = find.repository_root(here)
-        found = find.read_tree(root, find.changed_files(root, find.merge_base(root, base)))
+        commit = find.merge_base(root, base)
+        names = find.changed_files(root, commit)
+        found = find.read_tree(root, names)
+        before = None if list_only else find.read_commit(root, commit, names)
     else:
         found = find.read_paths(paths or ["."], here)
-    typer.echo(listing.as_json(found) if output_format == "json" else listing.as_text(found))
-    if not found.files_read and found.not_read:
-        raise typer.Exit(ExitCode.CANNOT_JUDGE)
+    as_json = output_format is CheckFormat.JSON
+    if list_only:
+        typer.echo(listing.as_json(found) if as_json else listing.as_text(found))
+        raise typer.Exit(2 if not found.files_read and found.not_read else 0)
+    from kvplan.gate import check as gate
+
+    checked = gate.check_launches(found, gpu=gpu, vllm_version=vllm_version, base=before)
+    typer.echo(gate.as_json(checked) if as_json else gate.as_text(checked))
+    raise typer.Exit(checked.exit_code(fail_on.value))
+
+
+def _stdin(here: Path) -> Found:
+    from kvplan.gate import find
+    from kvplan.gate.found import Found as FoundType
+    from kvplan.gate.repo_files import DiskFiles, decode
+
+    found = FoundType()
+    files = DiskFiles(find.repository_root(here))
+    find.read_into(found, "-", decode(sys.stdin.buffer.read()), files)
+    return found

@@ -28,11 +28,11 @@ _TOKENS: Final = re.compile(
 )
 
 
-def redact_text(text: str) -> str:
+def redact_text(text: str, longest: int = _LONGEST) -> str:
     """The text without tokens and logins, cut to a length that a message can hold."""
     text = _TOKENS.sub(REDACTED, _URL_LOGIN.sub(f"{REDACTED}@", text[:_LOOKED_AT]))
     text = text.encode("utf-8", "replace").decode("utf-8")
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return text if len(text) <= longest else text[:longest] + "…"
 
 
 def redact(value: Any, key: str = "") -> Any:
