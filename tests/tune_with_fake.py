@@ -40,7 +40,7 @@ class FakeExecutor(EngineExecutor):
         return dataclasses.replace(
             super().plan(number, spec),
             program=(sys.executable, str(FAKE)),
-            env={"FAKE_VLLM": json.dumps({"mood": mood, "itl_ms": 2, "ttft_ms": 5})},
+            env={"FAKE_VLLM": json.dumps({"mood": mood, "itl_ms": 1, "ttft_ms": 2})},
             ready_timeout_s=float(os.environ.get("FAKE_READY_TIMEOUT_S", "20")),
         )
 
@@ -54,7 +54,7 @@ def request(model: str) -> TuneRequest:
             gpu_memory_gib=CARD_GIB,
             target_concurrency=4,
             input_len=32,
-            output_len=8,
+            output_len=4,
             serving=ServingConfig(enforce_eager=True),
             local_calibration=False,
         ),

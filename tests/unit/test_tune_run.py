@@ -134,8 +134,8 @@ def test_a_run_brackets_the_kernels_own_boundary_and_confirms_a_setting_below_it
         "vllm.log",
     }
     requests = [json.loads(line) for line in (trial / "requests.jsonl").read_text().splitlines()]
-    # Soak: 2 waves of 8 users, at least 12; the target three times: 4 waves of 4 users.
-    assert len(requests) == 16 + 3 * 16
+    # Soak: 2 waves of 8 users, at least 12; the target six times: 4 waves of 4 users.
+    assert len(requests) == 16 + 6 * 16
     assert "best so far" in said
 
 
