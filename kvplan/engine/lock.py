@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 DIRECTORY_VARIABLE: Final = "KVPLAN_LOCK_DIR"
 """Where locks lie. /tmp, whatever TMPDIR says: everyone on this machine must mean the same file."""
-_POLL_S: Final = 0.2
+_POLL_S: Final = 0.02
+"""Short, so that one who waits gets the device between two launches of one who has many."""
 
 
 class EngineBusyError(EngineError):

@@ -52,7 +52,7 @@ class LogFile:
             with self.path.open("rb+") as file:
                 libc = ctypes.CDLL(None, use_errno=True)
                 start = ctypes.c_int64(self._kept_bytes)
-                return libc.fallocate(file.fileno(), _PUNCH_HOLE_KEEP_SIZE, start, length) == 0
+                return bool(libc.fallocate(file.fileno(), _PUNCH_HOLE_KEEP_SIZE, start, length) == 0)
         except OSError:
             return False
 

@@ -393,13 +393,17 @@ def test_a_signal_to_kvplan_leaves_nothing(plans: Plans, signals: list[signal.Si
     wait_until_nothing_is_left(plans)
 
 
+def kill_guard(engine: Engine) -> None:
+    os.kill(engine._process.guard_pid, signal.SIGKILL)
+    engine.check_for(5)
+
+
 def test_kvplan_cleans_up_after_its_own_guard_was_killed(plans: Plans) -> None:
     with (
         pytest.raises(EngineDiedError, match="guard"),
         running_engine(plans.make("ignores_sigterm")) as engine,
     ):
-        os.kill(engine._process.guard_pid, signal.SIGKILL)
-        engine.check_for(5)
+        kill_guard(engine)
 
 
 def test_the_next_run_cleans_up_after_kvplan_and_guard_were_both_killed(plans: Plans) -> None:

@@ -1,4 +1,4 @@
-"""Real vLLM on the CPU: it starts, tells its facts, fails in known ways, and is gone whatever happens to kvplan."""
+"""Real vLLM on the CPU: it starts, tells its facts, fails in known ways, and goes, whatever happens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -21,12 +20,13 @@ from kvplan.engine.cgroup import MemoryCgroup
 from kvplan.engine.demo_model import make_demo_model
 from kvplan.engine.plan import LaunchPlan
 from kvplan.engine.process_tree import SHM_DIR, all_processes, descendants, read_process, shared_memory_of
-from kvplan.engine.server import EngineStartError, running_engine
+from kvplan.engine.server import Engine, EngineStartError, running_engine
 from kvplan.errors import FailureClass
 from kvplan.units import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.vllm
 
@@ -56,6 +56,16 @@ def make_plan(demo_model: Path, tmp_path: Path) -> Callable[..., LaunchPlan]:
     return make
 
 
+def ask(engine: Engine, route: str, **body: Any) -> Any:
+    answer = httpx.post(
+        f"{engine.base_url}/v1/{route}",
+        headers={"Authorization": f"Bearer {engine.api_key}"},
+        json={"model": engine.served_model_name, "ignore_eos": True, **body},
+        timeout=60,
+    )
+    return answer.raise_for_status().json()
+
+
 def fails(plan: LaunchPlan) -> EngineStartError:
     with pytest.raises(EngineStartError) as caught, running_engine(plan):
         pytest.fail("it started")
@@ -67,12 +77,8 @@ def test_it_serves_tells_its_facts_and_leaves_nothing(make_plan: Callable[..., L
         pids = engine.pids()
         segments = shared_memory_of(pids)
         non_kv = measure_non_kv(engine)
-        answer = httpx.post(
-            f"{engine.base_url}/v1/completions",
-            headers={"Authorization": f"Bearer {engine.api_key}"},
-            json={"model": engine.served_model_name, "prompt": "hello", "max_tokens": 8, "logprobs": 2},
-            timeout=60,
-        ).json()
+        answer = ask(engine, "completions", prompt="hello", max_tokens=8, logprobs=2)
+        chat = ask(engine, "chat/completions", messages=[{"role": "user", "content": "hi"}], max_tokens=4)
         metrics = engine.metrics()
         launch = engine.launch
     facts = launch.facts
@@ -85,8 +91,10 @@ def test_it_serves_tells_its_facts_and_leaves_nothing(make_plan: Callable[..., L
     assert launch.memory_limit == ("rss" if launch.oom_kill_count is None else "cgroup")
     assert answer["usage"]["completion_tokens"] == 8
     assert len(answer["choices"][0]["logprobs"]["token_logprobs"]) == 8
+    # <|im_start|>user\n hi<|im_end|>\n <|im_start|>assistant\n: one token a byte, three special ones
+    assert chat["usage"]["prompt_tokens"] == 1 + 5 + 2 + 1 + 1 + 1 + 10
     assert metrics is not None
-    assert metrics.generation_tokens_total == 8
+    assert metrics.generation_tokens_total == 12
     assert non_kv is not None
     assert GIB < non_kv.ready_bytes < 2 * GIB
     # The share of a 4 GiB card that leaves the KV cache that was given.
