@@ -18,6 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="fail instead of skip when vLLM is not installed (CI does)",
     )
     parser.addoption(
+        "--require-browser",
+        action="store_true",
+        help="fail instead of skip when Chromium, its driver or axe-core is not installed (CI does)",
+    )
+    parser.addoption(
         "--update-golden", action="store_true", help="rewrite tests/golden from what is printed now"
     )
 

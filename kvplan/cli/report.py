@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import enum
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvplan.cli.estimate import Format
 from kvplan.cli.output import emit
-from kvplan.errors import ExitCode
+from kvplan.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Format(enum.StrEnum):
+    """How a run is told."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    HTML = "html"
 
 
 def report(
     run: Annotated[str, typer.Argument(help="A run's name, its folder or journal, or `last`.")],
     runs_dir: Annotated[str, typer.Option(help="Where runs are kept.")] = "kvplan-runs",
     output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
+    output: Annotated[str | None, typer.Option(help="A file to write instead of printing.")] = None,
 ) -> None:
     """Render a run of `kvplan tune`, finished or not.
 
@@ -25,6 +38,25 @@ def report(
     from kvplan.report.tune import TuneReport
     from kvplan.tune.journal import find_run, read_journal
 
-    told = TuneReport.of(read_journal(find_run(run, Path(runs_dir))))
-    emit(told.render(output_format.value))
+    folder = find_run(run, Path(runs_dir))
+    told = TuneReport.of(read_journal(folder))
+    if output_format is Format.HTML:
+        from kvplan.report.html import render_html
+
+        text = render_html(told, folder)
+    else:
+        text = told.render(output_format.value)
+    if output is None:
+        emit(text)
+    else:
+        _write(text, Path(output))
     raise typer.Exit(ExitCode.OK if told.recommendation.met else ExitCode.NO)
+
+
+def _write(text: str, path: Path) -> None:
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"--output {path}: {error.strerror}", "name a file in a folder that is there"
+        ) from error

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.config.argv import to_argv
+from kvplan.report.html.words import shell_lines
 from kvplan.report.paste import serve_command
 from kvplan.tune.problem import settings_from_dict
 from kvplan.units import GIB
@@ -35,7 +35,7 @@ _OWN_FLAGS: Final = frozenset(
 
 def tune_command(report: TuneReport) -> tuple[str, tuple[str, ...]]:
     """The `kvplan tune` line that asks the same question, and what no flag can say."""
-    words = ["kvplan", "tune", *_subject(report), *_target(report), *_search(report)]
+    words = [*_subject(report), *_target(report), *_search(report)]
     own = {name: value for name, value in report.problem.fixed.items() if name in _OWN_FLAGS}
     words += to_argv(settings_from_dict(own))
     notes = []
@@ -52,7 +52,7 @@ def tune_command(report: TuneReport) -> tuple[str, tuple[str, ...]]:
         )
     if report.problem.space.other:
         notes.append(f"more knobs were searched: {', '.join(report.problem.space.other)} (in the journal)")
-    return shlex.join(words), tuple(notes)
+    return shell_lines(("kvplan", "tune"), words), tuple(notes)
 
 
 def launch_command(report: TuneReport, trial: Trial, folder: Path) -> str | None:

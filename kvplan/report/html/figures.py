@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.report.html.safe import shown
 from kvplan.report.html.svg import (
     BLUE,
     GREEN,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 760.0
 SMALL_TEXT: Final = 10
+_LONGEST_NAME: Final = 24
 DASHED: Final = (0, (4, 3))
 _LEDGER_COLOURS: Final[dict[LineName, str]] = {
     "weights": VIOLET,
@@ -144,7 +146,9 @@ def boundary_bracket(report: TuneReport) -> Drawn | None:
         place |= {"fontsize": SMALL_TEXT, "color": BLUE, "annotation_clip": False}
         text = f"recommended {utilization(chosen)}"
         axes.annotate(text, (chosen, 1), xycoords=("data", "axes fraction"), **place)
-    axes.set_yticks(range(len(tried)), [f"#{t.number} {t.spec.phase}" for t, _ in tried], color=INK)
+    axes.set_yticks(
+        range(len(tried)), [shown(f"#{t.number} {t.spec.phase}", _LONGEST_NAME) for t, _ in tried], color=INK
+    )
     axes.set_ylim(len(tried) - 0.4, -0.6)
     lowest, highest = min(x for _, x in tried), max(x for _, x in tried)
     span = max(0.05, highest - lowest)

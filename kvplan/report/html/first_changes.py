@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kvplan.report.tune_text import figure, utilization
-from kvplan.tune.choose import LAUNCH_NOISE
 from kvplan.units import format_gib
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def when_slow(report: TuneReport, card: TunedCard) -> Iterator[FirstChange]:
         if fewer is not None:
             yield from _with_fewer(here, fewer)
         if more is not None:
-            yield _with_more(here, more)
+            yield _with_more(here, more, report.recommendation.launch_noise)
     if card.settings.enforce_eager and card.refusal({"enforce_eager": False}) is None:
         yield _with_graphs(card)
 
@@ -105,11 +104,11 @@ def _with_fewer(here: LoadSummary, fewer: LoadSummary) -> Iterator[FirstChange]:
             )
 
 
-def _with_more(here: LoadSummary, more: LoadSummary) -> FirstChange:
+def _with_more(here: LoadSummary, more: LoadSummary, noise: float) -> FirstChange:
     old, new = here.output_throughput, more.output_throughput
     tpot = f"TPOT p99 {figure(here.p99_tpot_ms, 1)} → {figure(more.p99_tpot_ms, 1)} ms"
     speed = f"{figure(old)} → {figure(new)} tokens/s, {tpot}"
-    buys = speed if old and new and new > old * (1 + LAUNCH_NOISE) else f"nothing that was measured: {speed}"
+    buys = speed if old and new and new > old * (1 + noise) else f"nothing that is decided: {speed}"
     return FirstChange(
         "Too few tokens a second in all",
         f"more at once: max_num_seqs {more.concurrency}",

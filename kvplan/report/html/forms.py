@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.config.argv import to_argv
+from kvplan.report.html.words import shell_lines
 from kvplan.report.paste import served_flags, vllm_yaml
 from kvplan.tune.problem import settings_from_dict
 
@@ -152,13 +152,7 @@ def forms_of(deployment: Deployment | None) -> tuple[Form, ...]:
 
 def serve_lines(deployment: Deployment) -> str:
     """The `vllm serve` command, one flag a line."""
-    lines = [shlex.join(["vllm", "serve", deployment.model])]
-    for word in deployment.argv:
-        if word.startswith("--"):
-            lines.append(f"  {shlex.quote(word)}")
-        else:
-            lines[-1] += f" {shlex.quote(word)}"
-    return " \\\n".join(lines)
+    return shell_lines(("vllm", "serve", deployment.model), deployment.argv)
 
 
 def compose(deployment: Deployment) -> str:

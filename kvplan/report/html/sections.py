@@ -13,7 +13,6 @@ from kvplan.report.html.samples import memory_series
 from kvplan.report.html.tuned_card import planner_of
 from kvplan.report.html.words import listed
 from kvplan.report.tune_text import utilization
-from kvplan.tune.choose import LAUNCH_NOISE
 from kvplan.tune.problem import settings_from_dict
 from kvplan.units import format_gib
 
@@ -82,9 +81,8 @@ def sections(report: TuneReport, folder: Path) -> Iterator[Section]:
     yield Section(
         "pareto",
         "Throughput, headroom and time a token",
-        f"Every setting that was measured at the target of {problem.target_concurrency:,} users. Launches of "
-        f"one setting differ by up to {LAUNCH_NOISE:.0%} in tokens a second: nearer points are not told "
-        "apart.",
+        f"Every setting measured at the target of {problem.target_concurrency:,} users. Launches that should be "
+        f"as fast differed by up to {answer.launch_noise:.0%}: nearer points are not told apart.",
         _all_of(speed_figures.pareto_front(points, answer.trial)),
         tables.pareto_table(points, answer.trial, problem.card_bytes),
         "n/a: no setting was measured at the target.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.report.html.figures import SMALL_TEXT, WIDTH, drawn, without_left_axis
+from kvplan.report.html.safe import shown
 from kvplan.report.html.svg import BLUE, INK, MUTED, ORANGE, PAPER, new_figure
 from kvplan.report.tune_text import figure as number
 from kvplan.units import GIB, format_gib
@@ -154,7 +155,7 @@ def knob_effects(effects: Sequence[KnobEffect]) -> Drawn | None:
         axes.plot([change], [row], marker="o", markersize=8, color=BLUE)
         place: dict[str, Any] = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
         axes.annotate(f"{change:+.1f} %", (change, row), fontsize=SMALL_TEXT, color=INK, **place)
-    names = [f"{e.knob}: {e.from_value} → {e.to_value}"[:_LONGEST_NAME] for e in known]
+    names = [shown(f"{e.knob}: {e.from_value} → {e.to_value}", _LONGEST_NAME) for e in known]
     axes.set_yticks(range(len(known)), names, color=INK)
     axes.set_ylim(len(known) - 0.4, -0.8)
     axes.margins(x=0.12)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
 
 from kvplan.errors import MissingDependencyError
+from kvplan.report.html.safe import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +42,7 @@ _VARIABLES: Final = {
 }
 """Colours that no figure uses otherwise -> the variable that takes their place."""
 
+_LONGEST_DESCRIPTION: Final = 4000
 _SVG: Final = "{http://www.w3.org/2000/svg}"
 _XLINK: Final = "{http://www.w3.org/1999/xlink}"
 _STYLE: Final = {
@@ -85,7 +88,9 @@ def drawing() -> Iterator[None]:
         raise MissingDependencyError(
             "the HTML report needs matplotlib", "pip install 'kvplan-tuner[report]'"
         ) from error
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # The text stays text: the reader's browser has the letters that the drawing's own font lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
 
 
@@ -122,7 +127,7 @@ def inline_svg(figure: Figure, *, name: str, title: str, description: str) -> st
     root.set("aria-labelledby", f"{name}-title {name}-description")
     for tag, content in (("desc", description), ("title", title)):
         element = ET.Element(_SVG + tag, {"id": f"{name}-{'title' if tag == 'title' else 'description'}"})
-        element.text = content
+        element.text = shown(content, _LONGEST_DESCRIPTION)
         root.insert(0, element)
     ET.register_namespace("", _SVG.strip("{}"))
     return ET.tostring(root, encoding="unicode")

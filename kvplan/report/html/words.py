@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import shlex
+from typing import TYPE_CHECKING, Final
 
 from kvplan.report.tune_text import UNKNOWN
 from kvplan.units import GIB
@@ -11,7 +12,7 @@ from kvplan.units import GIB
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SMALL_CARD_BYTES = 8 * GIB
+SMALL_CARD_BYTES: Final = 8 * GIB
 """Up to here a hundredth of a GiB is too coarse."""
 
 
@@ -35,3 +36,14 @@ def listed(words: Sequence[str], most: int) -> str:
     """Words with commas between them; beyond `most` only how many more."""
     rest = len(words) - most
     return ", ".join(words[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def shell_lines(first: Sequence[str], rest: Sequence[str]) -> str:
+    """A command for a shell, one flag a line, each with its values."""
+    lines = [shlex.join(first)]
+    for word in rest:
+        if word.startswith("--"):
+            lines.append(f"  {shlex.quote(word)}")
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return " \\\n".join(lines)
