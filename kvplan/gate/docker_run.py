@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kvplan.gate.taint import is_unknown, without_notes
+from kvplan.gate.taint import is_all_unknown, is_unknown, without_notes
 from kvplan.gate.word_tables import DOCKER_WITH_VALUE
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ def read_docker_run(words: Sequence[Word]) -> DockerRun | None:
     i = 0
     while run is not None and i < len(words):
         text = without_notes(words[i].text)
+        if is_all_unknown(words[i].text) and i + 1 < len(words) and _is_docker_option(words[i + 1]):
+            # $DEVICE_ARGS among the options: the image comes later.
+            i += 1
+            continue
         if not text.startswith("-") or text == "-":
             run.image = words[i]
             run.arguments = list(words[i + 1 :])
@@ -101,6 +105,20 @@ def _take(run: DockerRun, name: str, value: Word) -> None:
         case "--device" if "nvidia.com/gpu=" in value.text:
             ids = value.text.partition("nvidia.com/gpu=")[2]
             run.gpus = "all" if ids == "all" else f"device={ids}"
+
+
+def _is_docker_option(word: Word) -> bool:
+    name = without_notes(word.text).partition("=")[0]
+    return name in DOCKER_WITH_VALUE or name in {
+        "--rm",
+        "-it",
+        "-ti",
+        "-d",
+        "-i",
+        "-t",
+        "--privileged",
+        "--detach",
+    }
 
 
 def _bundled(text: str) -> bool:

@@ -152,8 +152,8 @@ def main() -> None:
     releases = {".".join(version.split(".")[:3]): rows_of(folder) for version, _, folder in pairs}
     source = (
         "argument parsers (make_arg_parser over FlexibleArgumentParser) of the vLLM releases in "
-        "releases_read, run by tests/bench/gate_flag_table.py; an option's two versions are the first and the "
-        "last release read that has it, null is the newest"
+        "releases_read, run by tests/bench/gate_flag_table.py; an option's two versions are the first and "
+        "the last release read that has it, null is the newest"
     )
     body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(flag)}" for name, flag in table(releases).items())
     head = f'"source": {json.dumps(source)},\n"releases_read": {json.dumps(list(releases))}'

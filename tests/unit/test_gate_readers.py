@@ -297,3 +297,22 @@ def test_a_tree_is_what_git_lists(tmp_path: Path) -> None:
         (tmp_path / name).write_text("vllm serve a/b\n")
     (tmp_path / ".gitignore").write_text("ignored/\n")
     assert [launch.path for launch in read_paths(["."], tmp_path).launches] == ["a.sh"]
+
+
+def test_an_unknown_word_among_dockers_options_is_not_the_image(tmp_path: Path) -> None:
+    (launch,) = read(
+        tmp_path,
+        "run.sh",
+        "docker run --rm $DEVICES -v /a:/b vllm/vllm-openai:v0.20.0 --model a/b --seed 1\n",
+    )
+    assert (launch.model, flags(launch), launch.vllm_version) == ("a/b", {"seed": 1}, "0.20.0")
+    assert read(tmp_path, "other.sh", "docker run --rm $DEVICES -v /a:/b $IMAGE --device /dev/x\n") == []
+
+
+def test_commands_under_keys_of_ones_own_are_read_but_prose_is_not(tmp_path: Path) -> None:
+    text = (
+        "deployment:\n  - server_cmd: >\n      vllm serve a/b\n        --seed 1\n        --port 9\n"
+        "guide: |\n  Run vllm serve c/d first.\n"
+    )
+    (launch,) = read(tmp_path, "case.yaml", text)
+    assert (launch.line, launch.model, flags(launch)) == (3, "a/b", {"seed": 1, "port": 9})

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _WORKFLOW: Final = re.compile(r"\$\{\{\s*([^}]{1,300}?)\s*\}\}")
 _MACRO: Final = re.compile(r"\$\{([\w.-]+)\}")
+_COMMAND_KEY: Final = re.compile(r"(?i)cmd|command|script|launch|entrypoint|^(run|shell|bash|serve|server)$")
 _MAX_MATRIX: Final = 32
 
 
@@ -198,6 +199,11 @@ def _texts(node: Node | None) -> dict[str, str]:
     }
 
 
+def _continued(text: str) -> str:
+    """A line that begins with a dash goes on with the command before it: no shell command begins so."""
+    return re.sub(r"(?<!\\)\n([ \t]*-)", r" \\\n\1", text)
+
+
 def read_scripts(reading: Reading, doc: Node, format_name: str) -> None:
     """Record launches of `script:`, `run:`, `command(s):` texts, wherever a CI or job file puts them."""
     variables: dict[str, Value] = dict(_texts(doc.get("variables")) | _texts(doc.get("env")))
@@ -205,22 +211,11 @@ def read_scripts(reading: Reading, doc: Node, format_name: str) -> None:
         if node.kind != "map":
             continue
         for key, _, value in node.entries():
-            if key not in {
-                "script",
-                "before_script",
-                "run",
-                "command",
-                "commands",
-                "cmd",
-                "customCommand",
-                "entrypoint",
-                "shell",
-                "bash",
-            }:
+            if not _COMMAND_KEY.search(key):
                 continue
             for item in value.items if value.kind == "list" else [value]:
                 if item.kind == "scalar":
-                    run_scalar(reading, item, Surroundings(format_name), variables)
+                    run_scalar(reading, item, Surroundings(format_name), variables, _continued)
 
 
 # -- llama-swap
