@@ -70,14 +70,16 @@ class ConfigFields:
         return ConfigFields(self.mapping(name), self.architecture, f"{self.path}{name}.")
 
     def _bad(self, names: tuple[str, ...], value: object) -> UnsupportedModelError:
-        keys = " or ".join(f"`{self.path}{name}`" for name in names)
+        given = [name for name in names if self.values.get(name) is not None]
+        keys = " or ".join(f"`{self.path}{name}`" for name in given or names)
         if value is None:
             return UnsupportedModelError(
                 f"config.json of {self.architecture} has no {keys}",
                 "add the field with the value that the model's own configuration class uses",
             )
         return UnsupportedModelError(
-            f"config.json of {self.architecture}: {keys} is {value!r}, which no rule covers"
+            f"config.json of {self.architecture}: {keys} is {value!r}, which no rule covers",
+            "put there what the model's own configuration class takes",
         )
 
 

@@ -10,7 +10,7 @@ from kvplan.architecture.attention_families import HIDDEN_NAMES
 from kvplan.architecture.config_fields import ConfigFields, text_fields
 from kvplan.architecture.context_length import UNLIMITED, context_lengths
 from kvplan.architecture.families import FAMILIES, Family
-from kvplan.architecture.kv_scheme import checkpoint_kv_cache_dtype
+from kvplan.architecture.kv_scheme import CheckpointCache, checkpoint_cache
 from kvplan.architecture.layers import DeepseekV4Attention, KvHeadsCache, Layer, Mla, RecurrentState
 from kvplan.architecture.served import ABSENT_UP_TO, LAST_VERSION
 from kvplan.errors import UnsupportedModelError
@@ -63,10 +63,8 @@ class ModelShape:
     has_logit_softcap: bool = False
     mamba_ssm_dtype: str | None = None
     """What the model sets its recurrent state to when --mamba-ssm-cache-dtype is `auto`."""
-    checkpoint_kv_cache_dtype: str | None = None
-    """What the checkpoint's quantization config turns `--kv-cache-dtype auto` into."""
-    checkpoint_is_fp8: bool = False
-    """Stores fp8 scales of its KV cache: fp8_e5m2 is refused with it."""
+    checkpoint_cache: CheckpointCache = field(default_factory=CheckpointCache)
+    """What the checkpoint's quantization config says about the cache."""
     last_version: tuple[int, int, int] | None = None
     """The last vLLM release that serves the architecture; None: the newest one read does."""
     absent_up_to: tuple[int, int, int] | None = None
@@ -104,7 +102,6 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
     fields = text_fields(config, architecture)
     layers = family.layers(fields)
     heads, kv_heads, head_dim = _head_counts(layers)
-    quantization = _quantization(config)
     lengths = UNLIMITED if family.unlimited_length else context_lengths(fields, family.max_len_default)
     return ModelShape(
         architecture=architecture,
@@ -127,8 +124,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         has_bidirectional_images=_has_bidirectional_images(family, top, fields),
         has_logit_softcap=bool(fields.get("attn_logit_softcapping")),
         mamba_ssm_dtype=_mamba_ssm_dtype(architecture, fields),
-        checkpoint_kv_cache_dtype=checkpoint_kv_cache_dtype(quantization),
-        checkpoint_is_fp8=_stores_kv_scales(quantization),
+        checkpoint_cache=checkpoint_cache(_quantization(config)),
         last_version=LAST_VERSION.get(architecture),
         absent_up_to=ABSENT_UP_TO.get(architecture),
         index_topk=fields.optional_integer("index_topk"),
@@ -213,19 +209,6 @@ def _quantization(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
         if isinstance(found, dict):
             return found
     return None
-
-
-def _stores_kv_scales(quantization: Mapping[str, Any] | None) -> bool:
-    """Whether vLLM reads KV scales from the checkpoint: fp8 methods, modelopt, compressed-tensors scheme.
-
-    Source: vLLM 0.32.0 model_executor/layers/attention/attention.py::_init_kv_cache_quant.
-    """
-    if quantization is None:
-        return False
-    method = str(quantization.get("quant_method", "")).lower().replace("_", "-")
-    if method == "compressed-tensors":
-        return quantization.get("kv_cache_scheme") is not None
-    return method in {"fp8", "fbgemm-fp8", "modelopt", "modelopt-fp4", "quark"}
 
 
 def _has_bidirectional_images(family: Family, top: ConfigFields, fields: ConfigFields) -> bool:

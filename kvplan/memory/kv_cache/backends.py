@@ -61,6 +61,8 @@ class AttentionRequest:
     qk_nope_head_dim: int = 0
     index_topk: int | None = None
     has_logit_softcap: bool = False
+    scales_per_head: bool = False
+    """The checkpoint stores a KV scale for each head."""
     forces_flash_attention_2: bool = False
     """TurboQuant anywhere in the model keeps FlashAttention at version 2."""
 
@@ -84,7 +86,7 @@ class AttentionRequest:
             f"AttentionSelectorConfig(head_size={self.head_dim}, dtype=torch.{self.dtype}, "
             f"kv_cache_dtype={self.kv_cache_dtype}, block_size={self.block_size}, use_mla={self.uses_mla}, "
             f"has_sink={self.has_sinks}, use_sparse={self.sparse}, "
-            f"use_mm_prefix={self.bidirectional_images}, use_per_head_quant_scales=False, "
+            f"use_mm_prefix={self.bidirectional_images}, use_per_head_quant_scales={self.scales_per_head}, "
             f"attn_type={self.printed_type}, has_sliding_window={self.has_sliding_window}, "
             "use_non_causal=False, use_batch_invariant=False, use_kv_connector=False, "
             f"use_adaptive_verification=False, use_pcp=False, use_dcp={self.uses_dcp}, use_rswa=False)"
@@ -105,6 +107,7 @@ class Backend:
     sparse: bool = False
     sinks: Callable[[AttentionRequest], bool] = lambda _request: False
     images: Callable[[Capability], bool] = lambda _capability: False
+    scales_per_head: Callable[[AttentionRequest], bool] = lambda _request: False
     attention_types: tuple[str, ...] = ("decoder",)
     sliding_window: bool = False
     dcp: bool = False
@@ -137,6 +140,10 @@ class Backend:
             (
                 request.sparse == self.sparse,
                 "sparse not supported" if request.sparse else "non-sparse not supported",
+            ),
+            (
+                not request.scales_per_head or self.scales_per_head(request),
+                "per-head quant scales not supported",
             ),
             (self.capabilities(capability), "compute capability not supported"),
             (

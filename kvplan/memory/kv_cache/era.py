@@ -57,6 +57,16 @@ class Era:
     """0.29: model runner V2 serves every model; 0.26 to 0.28 only those without experts or state."""
     reserves_null_block: bool
     """0.29: the start-up check sets the null block aside."""
+    reads_modelopt_cache: bool
+    """0.14: a ModelOpt checkpoint decides what `auto` is (resolve_kv_cache_dtype_string)."""
+    reads_modelopt_nvfp4: bool
+    """0.20: NVFP4 among its formats; before, `auto` stays the model's dtype."""
+    reads_compressed_tensors_cache: bool
+    """0.15: so does a compressed-tensors checkpoint with a kv_cache_scheme."""
+    checkpoint_overrides_dtype: bool
+    """0.15 to 0.21: and even a --kv-cache-dtype that was given."""
+    compressed_tensors_take_e5m2: bool
+    """0.24: compressed-tensors checkpoints without KV scales take fp8_e5m2."""
     packs_deepseek_v4: bool
     """0.31: DeepSeek-V4's groups are packed as in 0.32."""
 
@@ -83,6 +93,11 @@ def era_of(version: VllmVersion) -> Era:
         counts_concurrent_batches=version >= (0, 26, 0),
         second_runner_for_all=version >= (0, 29, 0),
         reserves_null_block=version >= (0, 29, 0),
+        reads_modelopt_cache=version >= (0, 14, 0),
+        reads_modelopt_nvfp4=version >= (0, 20, 0),
+        reads_compressed_tensors_cache=version >= (0, 15, 0),
+        checkpoint_overrides_dtype=(0, 15, 0) <= version < (0, 22, 0),
+        compressed_tensors_take_e5m2=version >= (0, 24, 0),
         packs_deepseek_v4=version >= (0, 31, 0),
     )
 

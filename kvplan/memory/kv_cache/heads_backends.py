@@ -100,6 +100,7 @@ FLASH_ATTN: Final = Backend(
     head_dims=lambda dim: dim % 8 == 0 and dim <= 256,
     sinks=lambda request: request.capability[0] in {9, 10} and not request.forces_flash_attention_2,
     images=majors(10),
+    scales_per_head=lambda request: request.capability[0] in {9, 10} and not request.forces_flash_attention_2,
     attention_types=("decoder", "encoder_decoder"),
     sliding_window=True,
     dcp=True,

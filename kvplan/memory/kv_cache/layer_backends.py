@@ -125,6 +125,7 @@ def _heads_request(
         has_sliding_window=isinstance(cache, SlidingWindow),
         uses_dcp=rank.decode_context_parallel_size > 1,
         has_logit_softcap=shape.has_logit_softcap,
+        scales_per_head=shape.checkpoint_cache.scales_per_head,
         forces_flash_attention_2=rank.kv_cache_dtype.startswith("turboquant_"),
     )
 

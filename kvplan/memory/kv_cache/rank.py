@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kvplan.config.resolved import ResolvedSettings
     from kvplan.config.version import VllmVersion
     from kvplan.memory.hardware import GpuSpec
+    from kvplan.memory.kv_cache.era import Era
 
 Capability = tuple[int, int]
 
@@ -90,9 +91,7 @@ def _kv_cache_dtype(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec)
     """Source: vLLM 0.32.0 utils/torch_utils.py::resolve_kv_cache_dtype_string and
     model_executor/models/config.py (DeepseekV32ForCausalLM, GlmMoeDsaForCausalLM).
     """  # noqa: D205  # the source is the whole docstring
-    dtype = settings.kv_cache_dtype
-    if dtype == "auto" and shape.checkpoint_kv_cache_dtype is not None:
-        dtype = shape.checkpoint_kv_cache_dtype
+    dtype = _after_checkpoint(shape, settings.kv_cache_dtype, era_of(settings.vllm_version))
     if shape.architecture == "DeepseekV32ForCausalLM":
         # 0.11 stored everything but bfloat16 in its own fp8 rows, up to 0.15 whatever was called fp8.
         version = settings.vllm_version
@@ -104,6 +103,24 @@ def _kv_cache_dtype(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec)
     blackwell = gpu.compute_capability is not None and gpu.compute_capability[0] == 10
     if shape.architecture == "GlmMoeDsaForCausalLM" and dtype == "auto" and blackwell:
         return "fp8_e4m3"
+    return dtype
+
+
+def _after_checkpoint(shape: ModelShape, dtype: str, era: Era) -> str:
+    """The dtype after the checkpoint's own wish, which MLA layers read from ModelOpt only.
+
+    Source: vLLM engine/arg_utils.py::create_engine_config and Attention.__init__ of 0.13.0, 0.14.1, 0.15.1,
+    0.21.0, 0.22.1 and 0.32.0.
+    """
+    cache = shape.checkpoint_cache
+    if cache.kv_cache_dtype is None:
+        return dtype
+    if cache.is_modelopt:
+        known = era.reads_modelopt_nvfp4 or cache.kv_cache_dtype != "nvfp4"
+        return cache.kv_cache_dtype if dtype == "auto" and era.reads_modelopt_cache and known else dtype
+    decides = dtype == "auto" or era.checkpoint_overrides_dtype
+    if era.reads_compressed_tensors_cache and decides and not shape.uses_mla:
+        return cache.kv_cache_dtype
     return dtype
 
 

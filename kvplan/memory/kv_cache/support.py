@@ -178,9 +178,13 @@ def check_checkpoint_scales(shape: ModelShape, rank: Rank) -> None:
     Raises:
         InputError: the checkpoint stores scales for another fp8 format.
 
-    Source: vLLM 0.32.0 model_executor/layers/attention/attention.py::_init_kv_cache_quant.
+    Source: vLLM 0.32.0 model_executor/layers/attention/attention.py::_init_kv_cache_quant; 0.22.1.
     """
-    if rank.kv_cache_dtype == "fp8_e5m2" and shape.checkpoint_is_fp8:
+    cache = shape.checkpoint_cache
+    stores = cache.stores_scales or (
+        cache.is_compressed_tensors and not era_of(rank.vllm_version).compressed_tensors_take_e5m2
+    )
+    if rank.kv_cache_dtype == "fp8_e5m2" and stores:
         raise InputError("fp8_e5m2 kv-cache is not supported with fp8 checkpoints.", "use fp8 (e4m3) or auto")
 
 
