@@ -20,7 +20,7 @@ from kvplan.memory.overhead.activations import (
 from kvplan.memory.overhead.correction import Correction, corrected
 from kvplan.memory.overhead.eras import era_of, uses_v2_runner
 from kvplan.memory.overhead.fitted import FITTED
-from kvplan.memory.overhead.graphs import captured_sizes
+from kvplan.memory.overhead.graphs import captured_graphs, captured_sizes
 from kvplan.memory.overhead.model import terms_of
 from kvplan.memory.overhead.resident import sampler_counter_bytes
 from kvplan.units import GIB, MIB
@@ -216,6 +216,12 @@ def test_as_many_graphs_as_vllm_captures(
     assert captured_sizes(facts) == sizes
 
 
+def test_full_graphs_stop_at_the_sequences_there_can_be() -> None:
+    """0.23.0 with 256 sequences: "PIECEWISE=51 (largest=512), FULL=35 (largest=256)"."""
+    assert captured_graphs(change(vllm_version=(0, 23, 0), max_num_seqs=256)) == 51 + 35
+    assert captured_graphs(change(vllm_version=(0, 10, 1), max_num_seqs=256)) == 67
+
+
 @pytest.mark.parametrize(
     ("version", "architecture", "quantization", "expected"),
     [
@@ -322,7 +328,7 @@ def test_explanations_carry_the_numbers() -> None:
     text = answer.explain("activations")
     assert "8,192 tokens and 1,024 sequences x 128,256 logits" in text
     assert "sampler 1.88 GiB" in text
-    assert answer.explain("cuda_graphs").startswith("51 sizes x 32 layers: 0.")
+    assert answer.explain("cuda_graphs").startswith("102 graphs x 32 layers: 0.")
     assert "kernels and library workspaces" in answer.explain("other")
     assert answer.explain("weights") == ""
 

@@ -136,7 +136,8 @@ def encoder_kept_bytes(facts: OverheadInputs) -> int:
         return 0
     tokens = encoder_tokens(facts)
     pixels = tokens * facts.encoder.patches_per_token * facts.encoder.patch_values
-    rows = tokens * facts.encoder.rows_per_token * facts.hidden_size
+    kept = max(tokens, facts.encoder.kept_tokens)
+    rows = kept * facts.encoder.rows_per_token * facts.hidden_size
     return (rows + pixels) * facts.dtype_bytes
 
 
@@ -145,7 +146,8 @@ def encoder_bytes(facts: OverheadInputs, fitted: Coefficients) -> int:
     encoder = facts.encoder
     if encoder is None:
         return 0
-    row = fitted.encoder_hidden_copies * encoder.hidden_size + 2 * encoder.intermediate_size
+    row = fitted.encoder_hidden_copies * encoder.hidden_size
+    row += (3 if encoder.gated else 2) * encoder.intermediate_size
     return round(encoder_tokens(facts) * encoder.patches_per_token * row * facts.dtype_bytes)
 
 

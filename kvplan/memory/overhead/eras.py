@@ -40,8 +40,6 @@ class Era:
     """The experts' workspaces live on beside the sampler's peak (workspace manager)."""
     graphs_captured: bool
     graphs_charged: bool
-    graph_modes: int
-    """Piecewise graphs, and from 0.11 full decode graphs beside them."""
     peers_charged: bool
     """Communicators come up after the first snapshot, all of them in the budget (to 0.10)."""
     context_charged: bool
@@ -75,7 +73,6 @@ def era_of(facts: OverheadInputs) -> Era:
         expert_workspace_stays=version >= (0, 17, 0),
         graphs_captured=captured,
         graphs_charged=captured and estimated,
-        graph_modes=2 if version >= (0, 11, 0) else 1,
         peers_charged=version < (0, 11, 0),
         context_charged=(0, 8, 0) <= version < (0, 9, 1),
         residents_charged=version >= (0, 27, 0),

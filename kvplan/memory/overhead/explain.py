@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvplan.memory.overhead.graphs import captured_sizes
+from kvplan.memory.overhead.graphs import captured_graphs
 from kvplan.units import format_gib
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Explainer:
             "subtracted from the budget" if self.era.graphs_charged else "not subtracted by this version"
         )
         return (
-            f"{captured_sizes(self.facts)} sizes x {self.facts.num_layers} layers: "
+            f"{captured_graphs(self.facts)} graphs x {self.facts.num_layers} layers: "
             f"{format_gib(self.graph_bytes)}, {charged}"
         )
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from kvplan.architecture.model_shape import ModelShape
     from kvplan.config.resolved import ResolvedSettings
+    from kvplan.config.version import VllmVersion
     from kvplan.memory.hardware import GpuSpec
 
 _DTYPE_BYTES: Final = {"float32": 4}
@@ -19,6 +20,7 @@ _EXPERT_WIDTH: Final = ("moe_intermediate_size", "expert_intermediate_size", "in
 _MAX_IMAGE_TOKENS: Final = 16384
 _VIDEO_FRAMES: Final = {"Qwen2VLForConditionalGeneration": 14, "Qwen2_5_VLForConditionalGeneration": 14}
 """Most frames of a dummy video; towers that came later make images the larger item."""
+_QWEN3_VIDEO_TOKENS: Final = 12288
 _GEMMA4_VIDEO_TOKENS: Final = 32 * (70 + 8)
 
 
@@ -63,7 +65,9 @@ def overhead_inputs(
         pipeline_parallel_size=settings.pipeline_parallel_size,
         enforce_eager=settings.enforce_eager,
         moe=_experts(shape, text),
-        encoder=_encoder(shape, config, max_model_len) if settings.profiles_encoder else None,
+        encoder=_encoder(shape, config, settings.vllm_version, max_model_len)
+        if settings.profiles_encoder
+        else None,
         is_mla="kv_lora_rank" in text and text["kv_lora_rank"] is not None,
         has_sparse_indexer=text.get("index_topk") is not None,
         is_hybrid=shape.is_hybrid,
@@ -86,7 +90,9 @@ def _experts(shape: ModelShape, text: Mapping[str, Any]) -> MoeShape | None:
     return MoeShape(shape.num_experts, _first(text, _TOP_K) or 1, _first(text, _EXPERT_WIDTH))
 
 
-def _encoder(shape: ModelShape, config: Mapping[str, Any], max_model_len: int) -> EncoderShape | None:
+def _encoder(
+    shape: ModelShape, config: Mapping[str, Any], version: VllmVersion, max_model_len: int
+) -> EncoderShape | None:
     """The vision tower; None where the config shows none."""
     vision = _vision_config(config)
     if not shape.is_multimodal or vision is None:
@@ -99,6 +105,10 @@ def _encoder(shape: ModelShape, config: Mapping[str, Any], max_model_len: int) -
         inner = _first(vision, ("intermediate_size", "vt_intermediate_size", "mlp_dim"))
     patch = _first(vision, ("patch_size",)) or 14
     item = _largest_item(shape.architecture, vision, config, patch, max_model_len)
+    kept = 0
+    if vision.get("deepstack_visual_indexes") and (0, 11, 0) <= version < (0, 13, 0):
+        # Videos, counted with 12.5 tokens of text around each; the cache is filled up to that count.
+        item, kept = _Item(_QWEN3_VIDEO_TOKENS, item.patches_per_token), _QWEN3_VIDEO_TOKENS * 25 // 2
     frames = _first(vision, ("temporal_patch_size",)) or 1
     return EncoderShape(
         hidden_size=width,
@@ -106,6 +116,8 @@ def _encoder(shape: ModelShape, config: Mapping[str, Any], max_model_len: int) -
         patches_per_token=item.patches_per_token,
         patch_values=3 * frames * patch * patch,
         max_item_tokens=item.tokens,
+        gated=vision.get("hidden_act") == "silu",
+        kept_tokens=kept,
         rows_per_token=1 + len(vision.get("deepstack_visual_indexes") or ()),
     )
 
@@ -143,8 +155,9 @@ def _largest_item(
     if vision.get("pooling_kernel_size"):
         return _Item(_GEMMA4_VIDEO_TOKENS, 8)
     if vision.get("init_pos_emb_height"):
+        # MoonViT: a square of positions, and (Kimi K2.5) as many again per frame of a chunk.
         patches = _first(vision, ("init_pos_emb_height",)) * _first(vision, ("init_pos_emb_width",))
-        return _Item(patches // 4, 4)
+        return _Item(patches * (_first(vision, ("init_pos_emb_time",)) or 1) // 4, 4)
     patches = ((_first(vision, ("image_size",)) or 1024) // patch) ** 2
     tokens = _first(config, ("mm_tokens_per_image", "image_seq_length")) or patches // (merge * merge)
     ratio = vision.get("pixel_shuffle_ratio") or config.get("downsample_ratio")

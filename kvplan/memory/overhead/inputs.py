@@ -35,6 +35,10 @@ class EncoderShape:
     """Numbers that describe one patch: channels x frames x patch edge squared."""
     max_item_tokens: int
     """Language-model tokens of the largest single item that the processor makes."""
+    gated: bool = False
+    """Whether its feed-forward has a gate beside the up projection (SwiGLU)."""
+    kept_tokens: int = 0
+    """Embeddings that the profile run keeps where they are more than the tower gives (0.11 and 0.12)."""
     rows_per_token: int = 1
     """Rows of the language model's hidden size that the tower gives per token (more with deep stacking)."""
 

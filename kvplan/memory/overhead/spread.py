@@ -34,7 +34,9 @@ def activation_interval(
 ) -> Interval:
     """The peak, with what flags cannot tell apart: a warm or cold compile cache, a sampler that sorts."""
     mid = activations.bytes
-    relative = _RELATIVE[activations.decisive] + (0.1 if facts.is_hybrid else 0.0)
+    relative = _RELATIVE[activations.decisive]
+    if facts.is_hybrid and activations.decisive == "decoder":
+        relative += 0.1
     own = fitted.spread_scale * relative * mid
     low, high = mid - own, mid + own
     if activations.decisive == "compile":
