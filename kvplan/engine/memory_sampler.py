@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _INTERVAL_S: Final = 0.25
 _MAX_SAMPLES: Final = 20_000
+_MAX_SHARE: Final = 0.05
+"""Of one core, for sampling."""
+_SHARED_WORTH_DIVIDING_KIB: Final = 32 * 1024
 _LOST_AFTER: Final = 3
 """Failed questions to NVML in a row after which the card counts as gone."""
 
@@ -76,7 +79,9 @@ class MemorySampler:
 
     def _run(self) -> None:
         failures = count = 0
-        while not self._stop.wait(_INTERVAL_S):
+        pause_s = _INTERVAL_S
+        while not self._stop.wait(pause_s):
+            begin = time.thread_time()
             try:
                 used = self._gpu_bytes() if self._plan.device == "cuda" else self.sample_now()
                 failures = 0
@@ -86,6 +91,7 @@ class MemorySampler:
                 # Only a card that did answer can be lost.
                 if failures >= _LOST_AFTER and self.peak_bytes is not None:
                     self.gpu_lost = f"the GPU does not answer any more: {error}"
+            pause_s = max(_INTERVAL_S, (time.thread_time() - begin) / _MAX_SHARE)
             if used is None:
                 continue
             self.peak_bytes = max(used, self.peak_bytes or 0)
@@ -124,14 +130,23 @@ class MemorySampler:
 
 
 def tree_bytes(pids: Iterable[int]) -> int:
-    """Memory of a process tree: each shared segment once, file pages (which can be dropped) not at all."""
-    return sum(_process_bytes(pid) for pid in pids)
+    """Memory of a process tree: each shared page once, file pages (which can be dropped) not at all."""
+    anonymous = shared = 0
+    sharers: list[int] = []
+    for pid in pids:
+        status = _kib_fields(Path(f"/proc/{pid}/status"))
+        anonymous += status.get("RssAnon:", 0)
+        shared += status.get("RssShmem:", 0)
+        sharers += [pid] if status.get("RssShmem:") else []
+    if shared > _SHARED_WORTH_DIVIDING_KIB:
+        # Among n processes each bears an nth. The kernel walks all pages for that: 20 ms a GiB.
+        shared = sum(_kib_fields(Path(f"/proc/{pid}/smaps_rollup")).get("Pss_Shmem:", 0) for pid in sharers)
+    return (anonymous + shared) * KIB
 
 
-def _process_bytes(pid: int) -> int:
-    """Anonymous pages, and the process's share of the shared ones: among n processes each bears an nth."""
-    with contextlib.suppress(OSError, ValueError):
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        wanted = [line.split() for line in rollup if line.startswith(("Pss_Anon:", "Pss_Shmem:"))]
-        return sum(int(words[1]) for words in wanted) * KIB
-    return 0
+def _kib_fields(path: Path) -> dict[str, int]:
+    """`Name:  123 kB` lines; none of a process that is gone."""
+    with contextlib.suppress(OSError):
+        words = (line.split() for line in path.read_text().splitlines())
+        return {word[0]: int(word[1]) for word in words if len(word) == 3 and word[2] == "kB"}
+    return {}
