@@ -144,5 +144,6 @@ class Planner:
                 data_parallel_size=settings.data_parallel_size,
                 cpu_offload_bytes=settings.cpu_offload_bytes,
                 vllm_version=settings.vllm_version,
+                compute_capability=self.gpu.compute_capability,
             )
         return self._weights[key]
