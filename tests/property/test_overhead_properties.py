@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from kvplan.memory.overhead import EncoderShape, MoeShape, OverheadInputs, combine, predict_overhead
 from kvplan.memory.overhead.model import terms_of
-from kvplan.units import GIB
 
 VERSIONS = [(0, 6, 6), (0, 7, 3), (0, 8, 5), (0, 9, 0), (0, 9, 2), (0, 10, 2), (0, 11, 2), (0, 13, 0)]
 VERSIONS += [(0, minor, 0) for minor in range(14, 34)]
@@ -20,8 +19,6 @@ FEW = settings(max_examples=40, deadline=None)
 launches = st.builds(
     OverheadInputs,
     vllm_version=st.sampled_from(VERSIONS),
-    total_bytes=st.integers(8 * GIB, 300 * GIB),
-    gpu_memory_utilization=st.floats(0.1, 0.99),
     architecture=st.sampled_from(["LlamaForCausalLM", "Qwen3ForCausalLM", "GptOssForCausalLM"]),
     hidden_size=st.integers(1, 128).map(lambda n: 128 * n),
     vocab_size=st.integers(1_000, 300_000),

@@ -29,8 +29,6 @@ LAUNCHES = Path(__file__).parents[1] / "data" / "launches.jsonl"
 
 LLAMA_8B = OverheadInputs(
     vllm_version=(0, 19, 0),
-    total_bytes=round(79.19 * GIB),
-    gpu_memory_utilization=0.95,
     architecture="LlamaForCausalLM",
     hidden_size=4096,
     vocab_size=128_256,

@@ -44,8 +44,6 @@ def overhead_inputs(
     text = next((config[n] for n in ("text_config", "llm_config") if isinstance(config.get(n), dict)), config)
     return OverheadInputs(
         vllm_version=settings.vllm_version,
-        total_bytes=gpu.total_bytes,
-        gpu_memory_utilization=settings.gpu_memory_utilization,
         architecture=shape.architecture,
         hidden_size=shape.hidden_size,
         vocab_size=shape.vocab_size,

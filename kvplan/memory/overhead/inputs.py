@@ -48,8 +48,6 @@ class OverheadInputs:
     """One launch, as far as the memory beside weights and KV cache depends on it."""
 
     vllm_version: VllmVersion
-    total_bytes: int
-    gpu_memory_utilization: float
     architecture: str
     hidden_size: int
     vocab_size: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ def terms_of(facts: OverheadInputs, fitted: Coefficients = FITTED) -> Terms:
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def predict_overhead(facts: OverheadInputs, fitted: Coefficients = FITTED) -> Overhead:
     """What one GPU of this launch holds beside weights and KV cache.
 
