@@ -3,17 +3,23 @@
 Starts real vLLM (the demo model, on the CPU, prefix caching off), then runs blocks of kvplan, vllm, vllm,
 kvplan. The difference is judged against the spread of kvplan against itself within the same blocks.
 
-    python -m tests.bench.compare_vllm_bench_serve [--blocks 10] [--users 16] [--requests 48]
+On a machine that others use too, two runs that follow one another differ by a third whatever client measures
+them. With --together the two clients load the server at the same time, half of the users each, and so see the
+same server; kvplan beside a second kvplan gives the spread.
+
+    python -m tests.bench.compare_vllm_bench_serve [--together] [--blocks 10] [--users 16] [--requests 64]
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +29,8 @@ from kvplan.engine.plan import LaunchPlan
 from kvplan.engine.server import running_engine
 from tests.bench.load_clients import Client, Job
 
+Block = list[dict[str, Any]]
+
 FIGURES = {
     "output_throughput": "output tokens/s",
     "request_throughput": "requests/s",
@@ -31,17 +39,20 @@ FIGURES = {
     "median_e2el_ms": "E2EL median ms",
 }
 LIMIT = 0.05
+CORE = 1 if (os.cpu_count() or 1) > 1 else None
+"""Of the clients; vLLM's threads have core 0."""
 
 
 def main() -> int:
     """Print every run and the table; 1 if a difference is above its limit."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--together", action="store_true")
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--users", type=int, default=16)
-    parser.add_argument("--requests", type=int, default=48)
+    parser.add_argument("--requests", type=int, default=64, help="of each run")
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=64)
-    parser.add_argument("--save", type=Path, help="write every run as a JSON line")
+    parser.add_argument("--save", type=Path, help="write every block as a JSON line")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = make_demo_model()
@@ -68,61 +79,85 @@ def main() -> int:
                 last_token_id=233,
                 salt=0,
             )
-            blocks = run_blocks(job, options.blocks)
+            blocks = (run_together if options.together else run_in_turns)(job, options.blocks)
     if options.save:
         options.save.write_text("".join(json.dumps(block) + "\n" for block in blocks))
     return judge(blocks, options)
 
 
-def run_blocks(job: Job, count: int) -> list[list[dict[str, Any]]]:
-    """Blocks of kvplan, vllm, vllm, kvplan on the running server, after one discarded run of each."""
-    core = 1 if (os.cpu_count() or 1) > 1 else None
-    clients = {"kvplan": Client("kvplan", core), "vllm": Client("vllm", core)}
-    blocks = []
+def run_in_turns(job: Job, count: int) -> list[Block]:
+    """Blocks of kvplan, vllm, vllm, kvplan, after one discarded run of each."""
+    clients = {"kvplan": Client("kvplan", CORE), "vllm": Client("vllm", CORE)}
     try:
         for client in clients.values():
             client.run(job)
-        for number in range(count):
-            block = []
-            for name in ("kvplan", "vllm", "vllm", "kvplan"):
-                result = clients[name].run(job)
-                if result["failed"] or result["completed"] != job.num_requests:
-                    raise SystemExit(f"{name}: {result['failed']} requests failed")
-                row = {"client": name} | {figure: result[figure] for figure in FIGURES}
-                row["total_output_tokens"] = result["total_output_tokens"]
-                row["total_input_tokens"] = result["total_input_tokens"]
-                block.append(row)
-                print(
-                    f"block {number + 1}", *(f"{k} {_short(v)}" for k, v in row.items()), sep="  ", flush=True
-                )
-            blocks.append(block)
+        return [
+            [_row(number, name, clients[name].run(job), job) for name in ("kvplan", "vllm", "vllm", "kvplan")]
+            for number in range(count)
+        ]
     finally:
         for client in clients.values():
+            client.close()
+
+
+def run_together(job: Job, count: int) -> list[Block]:
+    """Blocks of kvplan beside vllm, then kvplan beside kvplan, after one discarded run of each."""
+    ours, theirs, second = Client("kvplan", CORE), Client("vllm", CORE), Client("kvplan", CORE)
+    half = dataclasses.replace(job, concurrency=job.concurrency // 2)
+    blocks: list[Block] = []
+    try:
+        for client in (ours, theirs, second):
+            client.run(half)
+        for number in range(count):
+            blocks.append([])
+            for pair in ((ours, theirs), (ours, second)):
+                # Prepared first (vLLM's client loads its tokenizer), begun together.
+                start_at = time.time() + 3.0
+                for client in pair if number % 2 == 0 else pair[::-1]:
+                    client.begin(dataclasses.replace(half, start_at=start_at))
+                blocks[-1] += [_row(number, client.name, client.result(), half) for client in pair]
+    finally:
+        for client in (ours, theirs, second):
             client.close()
     return blocks
 
 
-def judge(blocks: list[list[dict[str, Any]]], options: argparse.Namespace) -> int:
+def _row(number: int, name: str, result: dict[str, Any], job: Job) -> dict[str, Any]:
+    if result["failed"] or result["completed"] != job.num_requests:
+        raise SystemExit(f"{name}: {result['failed']} requests failed")
+    kept = (*FIGURES, "total_input_tokens", "total_output_tokens")
+    row = {"client": name} | {figure: result[figure] for figure in kept}
+    print(f"block {number + 1}", *(f"{k} {_short(v)}" for k, v in row.items()), sep="  ", flush=True)
+    return row
+
+
+def judge(blocks: list[Block], options: argparse.Namespace) -> int:
     """Print the table; 1 if a difference is above the larger of 5 % and kvplan's own spread."""
-    pairs = 2 * len(blocks)
-    print(
-        f"\n{options.users} users, {options.requests} requests of {options.input_len} tokens in and "
-        f"{options.output_len} out, {pairs} pairs in blocks of kvplan, vllm, vllm, kvplan\n"
-    )
+    each = f"{options.requests} requests of {options.input_len} tokens in and {options.output_len} out a run"
+    if options.together:
+        print(
+            f"\n2 x {options.users // 2} users at the same time, {each}, {len(blocks)} pairs of each kind\n"
+        )
+    else:
+        print(f"\n{options.users} users, {each}, {2 * len(blocks)} pairs in turns\n")
     print("| figure | kvplan | vllm bench serve | difference | kvplan against itself | limit | |")
     print("| :-- | --: | --: | --: | --: | --: | :-- |")
+    # Places in a block of (kvplan, vllm) that belong together, and of two runs of kvplan.
+    different = [(0, 1)] if options.together else [(0, 1), (3, 2)]
+    same = (2, 3) if options.together else (0, 3)
     good = True
     for figure, title in FIGURES.items():
-        ours = [run[figure] for block in blocks for run in (block[0], block[3])]
-        theirs = [run[figure] for block in blocks for run in (block[1], block[2])]
-        # A pair is two runs that follow one another; the median of the pairs' differences.
-        difference = statistics.median(a / b - 1 for a, b in zip(ours, theirs, strict=True))
-        spread = statistics.median(abs(block[3][figure] / block[0][figure] - 1) for block in blocks)
+        pairs = [
+            (block[ours][figure], block[theirs][figure]) for block in blocks for ours, theirs in different
+        ]
+        difference = statistics.median(ours / theirs - 1 for ours, theirs in pairs)
+        spread = statistics.median(
+            abs(block[same[0]][figure] / block[same[1]][figure] - 1) for block in blocks
+        )
         limit = max(LIMIT, spread)
-        within = abs(difference) <= limit
-        good = good and within
-        medians = f"{statistics.median(ours):.2f} | {statistics.median(theirs):.2f}"
-        verdict = "agrees" if within else "DIFFERS"
+        good = good and abs(difference) <= limit
+        medians = " | ".join(f"{statistics.median(side):.2f}" for side in zip(*pairs, strict=True))
+        verdict = "agrees" if abs(difference) <= limit else "DIFFERS"
         print(f"| {title} | {medians} | {difference:+.1%} | {spread:.1%} | {limit:.1%} | {verdict} |")
     tokens = {(run["total_input_tokens"], run["total_output_tokens"]) for block in blocks for run in block}
     print(f"\ntokens of every run, as the server counted them: {sorted(tokens)}")

@@ -43,6 +43,8 @@ class Job:
     last_token_id: int
     salt: int
     warmup_requests: int = 0
+    start_at: float = 0.0
+    """Unix time at which the load begins, so that two clients can begin together."""
 
     def prompts(self) -> list[list[int]]:
         """What both clients send, in order."""
@@ -64,10 +66,18 @@ class Client:
 
     def run(self, job: Job) -> dict[str, Any]:
         """Do it and return what the client measured, under `vllm bench serve`'s names."""
+        self.begin(job)
+        return self.result()
+
+    def begin(self, job: Job) -> None:
+        """Do it, and do not wait."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(dataclasses.asdict(job)) + "\n")
         self._process.stdin.flush()
+
+    def result(self) -> dict[str, Any]:
+        """What the load that was begun gave."""
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"the {self.name} client ended with {self._process.wait()}")
@@ -87,6 +97,7 @@ def run_kvplan(job: Job) -> dict[str, Any]:
     from kvplan.load.records import Endpoint
     from kvplan.load.statistics import summarize
 
+    _wait_until(job.start_at)
     result = asyncio.run(
         run_load(
             Endpoint(job.url, job.model, job.api_key),
@@ -113,6 +124,13 @@ def run_vllm(job: Job) -> dict[str, Any]:
         for prompt in job.prompts()
     ]
     serve.get_samples = lambda *_: requests
+    benchmark = serve.benchmark
+
+    async def benchmark_on_time(**settings: Any) -> Any:
+        _wait_until(job.start_at)
+        return await benchmark(**settings)
+
+    serve.benchmark = benchmark_on_time
     os.environ["OPENAI_API_KEY"] = job.api_key
     parser = FlexibleArgumentParser()
     serve.add_cli_args(parser)
@@ -131,8 +149,15 @@ def run_vllm(job: Job) -> dict[str, Any]:
         "seed": 0,
     }
     words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
-    result: dict[str, Any] = serve.main(parser.parse_args([*words, "--ignore-eos", "--disable-tqdm"]))
+    try:
+        result: dict[str, Any] = serve.main(parser.parse_args([*words, "--ignore-eos", "--disable-tqdm"]))
+    finally:
+        serve.benchmark = benchmark
     return result
+
+
+def _wait_until(start_at: float) -> None:
+    time.sleep(max(0.0, start_at - time.time()))
 
 
 def _answer_for_vllm(distribution_name: str) -> str:
