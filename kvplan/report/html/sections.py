@@ -81,8 +81,8 @@ def sections(report: TuneReport, folder: Path) -> Iterator[Section]:
     yield Section(
         "pareto",
         "Throughput, headroom and time a token",
-        f"Every setting measured at the target of {problem.target_concurrency:,} users. Launches that should be "
-        f"as fast differed by up to {answer.launch_noise:.0%}: nearer points are not told apart.",
+        f"All settings measured at the target of {problem.target_concurrency:,} users. Launches that should "
+        f"be as fast differed by up to {answer.launch_noise:.0%}: nearer points are not told apart.",
         _all_of(speed_figures.pareto_front(points, answer.trial)),
         tables.pareto_table(points, answer.trial, problem.card_bytes),
         "n/a: no setting was measured at the target.",

@@ -166,7 +166,7 @@ def predictions_table(predictions: Sequence[Prediction]) -> Table | None:
         (p.name, _quantity(p, p.predicted), _quantity(p, p.measured), _gap(p), p.source) for p in predictions
     )
     header = ("", "predicted", "measured", "difference", "predicted from")
-    return Table("Predicted beside measured", header, rows, frozenset({0, 4})) if rows else None
+    return Table("Predictions and what came of them", header, rows, frozenset({0, 4})) if rows else None
 
 
 def _quantity(prediction: Prediction, value: float | None) -> str:
