@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ class MemoryCgroup:
                 continue
             try:
                 cgroup._set_limit()
+                cgroup._try_to_enter()
             except OSError:
                 cgroup.remove()
                 continue
@@ -81,6 +83,15 @@ class MemoryCgroup:
                 time.sleep(0.02)
             else:
                 return
+
+    def _try_to_enter(self) -> None:
+        """Let a process in: the right to make a cgroup does not bring the right to move into it.
+
+        Raises:
+            OSError: it is refused.
+        """
+        with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as cat:
+            self.procs_file.write_text(str(cat.pid))
 
     def _set_limit(self) -> None:
         if self.version == 1:

@@ -6,6 +6,7 @@ Every answer may be missing: NVML is not everywhere, and a card can fall off the
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -55,16 +56,14 @@ def _nvml() -> Iterator[Any]:
 
 
 def gpus(uuids: Sequence[str] = ()) -> list[GpuMemory]:
-    """The cards of these UUIDs, or all.
+    """The cards of these UUIDs, or all that CUDA_VISIBLE_DEVICES shows.
 
     Raises:
         GpuLostError: one of them does not answer (any more).
     """
     with _nvml() as nvml:
-        handles = [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids] or [
-            nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
-        ]
-        return [_read(nvml, handle) for handle in handles]
+        names = list(uuids) or _visible() or [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return [_read(nvml, _handle(nvml, name)) for name in names]
 
 
 def bytes_held_by(pids: Iterable[int], uuids: Sequence[str] = ()) -> int | None:
@@ -106,6 +105,19 @@ def wait_until_free(
         if excess == 0 or time.monotonic() >= deadline:
             return excess
         sleep(_POLL_S)
+
+
+def _visible() -> list[str]:
+    return [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+
+
+def _handle(nvml: Any, name: str) -> Any:
+    """By UUID, or by index in the order of PCI addresses (which our launches have CUDA use too)."""
+    return (
+        nvml.nvmlDeviceGetHandleByIndex(int(name))
+        if name.isdecimal()
+        else nvml.nvmlDeviceGetHandleByUUID(name)
+    )
 
 
 def _read(nvml: Any, handle: Any) -> GpuMemory:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from kvplan.config.argv import to_argv
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kvplan.config.serving import ServingConfig
 
@@ -56,8 +56,8 @@ class LaunchPlan:
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables for vLLM on top of the environment; they win over the ones set here."""
     cpu_bind: str | None = None
-    """VLLM_CPU_OMP_THREADS_BIND; None: the first core on a small machine, so that the load client, on the
-    other cores, does not fight vLLM's threads for it; vLLM's own choice on a large one."""
+    """VLLM_CPU_OMP_THREADS_BIND; None: half of the cores of a small machine, so that the load client, on the
+    others, does not fight vLLM's threads; vLLM's own choice on a large one."""
     program: tuple[str, ...] = (sys.executable, "-m", VLLM_MODULE)
     """What is run. Another interpreter here means a vLLM of another virtual environment."""
 
@@ -104,25 +104,33 @@ def own_environment(plan: LaunchPlan) -> dict[str, str]:
     }
     if Path(plan.model).is_dir():
         values |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    if plan.gpu_uuids:
-        values["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpu_uuids)
+    if plan.device == "cuda":
+        values["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        if plan.gpu_uuids:
+            values["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpu_uuids)
     if plan.device == "cpu":
-        bind = plan.cpu_bind or default_cpu_bind(len(os.sched_getaffinity(0)))
+        bind = plan.cpu_bind
+        if bind is None and _num_workers(plan) == 1:
+            bind = default_cpu_bind(sorted(os.sched_getaffinity(0)))
         if bind is not None:
             values["VLLM_CPU_OMP_THREADS_BIND"] = bind
     return values | dict(plan.env)
 
 
-def default_cpu_bind(num_cpus: int) -> str | None:
-    """Cores for vLLM's threads: the first one of two or three, half of up to eight, else vLLM's own choice.
+def default_cpu_bind(cpus: Sequence[int]) -> str | None:
+    """Cores for the threads of one vLLM worker: the first half of two to eight, else vLLM's own choice.
 
     On two cores "0" with the client on core 1 gave 1,500 to 1,900 tokens/s, steadily; unbound threads gave
     200 to 700 (a 2.6M-parameter model, vLLM 0.32.0 on CPU).
     """
-    if num_cpus <= 1 or num_cpus > 8:
+    if not 2 <= len(cpus) <= 8:
         return None
-    last = num_cpus // 2 - 1
-    return "0" if last == 0 else f"0-{last}"
+    return ",".join(map(str, cpus[: len(cpus) // 2]))
+
+
+def _num_workers(plan: LaunchPlan) -> int:
+    settings = plan.settings
+    return (settings.tensor_parallel_size or 1) * (settings.pipeline_parallel_size or 1)
 
 
 def printable_command(plan: LaunchPlan, port: int | None = None) -> str:

@@ -66,6 +66,7 @@ class Nvml:
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
     scripted = Nvml()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", scripted)
     return scripted
 
@@ -74,6 +75,13 @@ def test_the_cards_that_are_asked_for_or_all(nvml: Nvml) -> None:
     assert gpus(["GPU-b"]) == [GpuMemory("GPU-b", "NVIDIA GeForce RTX 4090", 24 * GIB, 2 * GIB)]
     assert [card.uuid for card in gpus()] == ["GPU-a", "GPU-b"]
     assert nvml.open == 0
+
+
+@pytest.mark.usefixtures("nvml")
+@pytest.mark.parametrize("visible", ["1", "GPU-b", " GPU-b ,"])
+def test_cards_that_cuda_may_not_see_are_not_there(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [card.uuid for card in gpus()] == ["GPU-b"]
 
 
 @pytest.mark.usefixtures("nvml")

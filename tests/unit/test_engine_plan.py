@@ -13,6 +13,7 @@ from kvplan.engine.plan import LaunchPlan, argv, default_cpu_bind, own_environme
 from kvplan.units import GIB
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -78,10 +79,15 @@ def test_a_gpu_launch_sees_its_cards_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "bind"), [(1, None), (2, "0"), (3, "0"), (4, "0-1"), (8, "0-3"), (16, None)]
+    ("cpus", "bind"), [([0], None), ([0, 1], "0"), ([2, 3, 5], "2"), ([0, 1, 2, 3], "0,1"), (range(16), None)]
 )
-def test_small_machines_leave_cores_to_the_load_client(cpus: int, bind: str | None) -> None:
+def test_small_machines_leave_cores_to_the_load_client(cpus: Sequence[int], bind: str | None) -> None:
     assert default_cpu_bind(cpus) == bind
+
+
+def test_several_workers_are_vllms_to_place(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, settings=ServingConfig(tensor_parallel_size=2))
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in own_environment(plan)
 
 
 def test_the_share_of_a_cpu_card_is_vllms_arithmetic() -> None:
