@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from kvplan.memory.overhead.coefficients import Coefficients
 
 OVER_PROMISE_PERCENT: Final = 2.0
-TARGET_COVERAGE: Final = 0.8
+TARGET_COVERAGE: Final = 0.83
+"""Of leave-one-source-out: a little above 80 %, for launches with flags that nobody mentions."""
 
 
 @dataclass(frozen=True, slots=True)
