@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = Path(__file__).parents[2] / "docs/img"
 WIDTH: Final = 1120
-COLOURS: Final = 96
+COLOURS: Final = 256
 """Of a picture: enough for flat colours and smooth letters, and a third of the bytes."""
 PICTURES: Final[tuple[tuple[str, Theme, str, str], ...]] = (
     ("report-verdict", "light", "header.page", "#ledger"),
@@ -66,7 +66,9 @@ def small_png(data: bytes) -> bytes:
     from PIL import Image
 
     small = io.BytesIO()
-    Image.open(io.BytesIO(data)).convert("RGB").quantize(COLOURS).save(small, "PNG", optimize=True)
+    Image.open(io.BytesIO(data)).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(
+        small, "PNG", optimize=True
+    )
     return small.getvalue()
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kvplan.report.html.tuned_card import TunedCard
     from kvplan.report.tune import TuneReport
-    from kvplan.tune.recommend import LoadSummary
+    from kvplan.tune.recommend import BoundaryEnd, LoadSummary
 
 _ADVICE_SHOWN: Final = 3
 
@@ -47,7 +47,7 @@ def when_full(report: TuneReport, card: TunedCard) -> Iterator[FirstChange]:
         after = card.now.plan.concurrent_requests(card.now.plan.num_blocks(survived.kv_cache_bytes), tokens)
         yield FirstChange(
             symptom,
-            f"gpu_memory_utilization {utilization(survived.gpu_memory_utilization)}",
+            _as_far_as(survived, report.problem.device),
             f"{figure(before)} → {after:,} requests of {tokens:,} tokens at once; the margin is spent",
             f"measured: it survived in trial {survived.trial}",
         )
@@ -71,6 +71,13 @@ def when_full(report: TuneReport, card: TunedCard) -> Iterator[FirstChange]:
         count += 1
         if count == _ADVICE_SHOWN:
             return
+
+
+def _as_far_as(survived: BoundaryEnd, device: str) -> str:
+    """The flag that goes to the highest survivor; on CPU vLLM's share is of a NUMA node, so its bytes."""
+    if device == "cpu":
+        return f"kv_cache_memory_bytes {survived.kv_cache_bytes}"
+    return f"gpu_memory_utilization {utilization(survived.gpu_memory_utilization)}"
 
 
 def when_slow(report: TuneReport, card: TunedCard) -> Iterator[FirstChange]:

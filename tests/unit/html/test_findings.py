@@ -167,6 +167,14 @@ def test_no_utilisation_is_advised_that_failed_or_was_not_tried(report: TuneRepo
     assert [change for change in changes if "utilization" in change] == ["gpu_memory_utilization 0.900"]
 
 
+def test_on_cpu_the_way_further_is_said_in_bytes(report: TuneReport) -> None:
+    # Trial 5 survived with 607,076,352 B; gpu_memory_utilization would mean another memory to vLLM there.
+    first = cheat_sheet(report, {}).first_changes[0]
+    assert first.change == "kv_cache_memory_bytes 607076352"
+    # 607,076,352 // 262,144 = 2,315 blocks, 2,314 // 3 = 771.
+    assert first.buys.startswith("716 → 771 requests of 320 tokens at once")
+
+
 def test_a_card_that_takes_no_fp8_says_so(report: TuneReport) -> None:
     told = on_a_gpu(report)
     old = {**told.header, "gpu": told.header["gpu"] | {"compute_capability": [7, 5]}}
