@@ -466,3 +466,13 @@ def test_the_middle_of_a_huge_log_is_given_up_while_it_is_written(tmp_path: Path
     assert kept.endswith(b"\nend\n")
     # 1 MiB is kept at either end
     assert f"[kvplan] {6 + 2 * KEPT_BYTES + 5 - 2 * MIB} bytes of the log were dropped here".encode() in kept
+
+
+def test_the_phases_of_a_start() -> None:
+    watch = LogWatch()
+    phases = []
+    for line in lines("cpu-0.32-started.log"):
+        watch.feed(line)
+        if watch.phase not in {None, *phases[-1:]}:
+            phases.append(watch.phase)
+    assert phases == ["weights", "profile", "kv_cache", "server", "serving"]
