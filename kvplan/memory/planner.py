@@ -72,7 +72,7 @@ class Planner:
     def estimate_resolved(self, settings: ResolvedSettings) -> Estimate:
         """The whole answer for settings whose defaults are filled in."""
         shape = self.shape
-        if settings.allows_longer_max_model_len:
+        if settings.allows_longer_max_model_len and shape.longest_model_len is not None:
             shape = dataclasses.replace(
                 shape, longest_model_len=max(shape.longest_model_len, settings.max_model_len)
             )
