@@ -62,7 +62,9 @@ class ModelShape:
     """Image tokens attend to each other in both directions (Gemma 3): fewer attention backends can."""
     has_logit_softcap: bool = False
     mamba_ssm_dtype: str | None = None
-    """What the model sets its recurrent state to when --mamba-ssm-cache-dtype is `auto`."""
+    """What its config names for the recurrent state, when --mamba-ssm-cache-dtype is `auto`."""
+    mamba_chunk_size: int | None = None
+    """Tokens that a Mamba-2 kernel takes at once, where the config names them."""
     checkpoint_cache: CheckpointCache = field(default_factory=CheckpointCache)
     """What the checkpoint's quantization config says about the cache."""
     last_version: tuple[int, int, int] | None = None
@@ -123,6 +125,7 @@ def model_shape(config: Mapping[str, Any]) -> ModelShape:
         is_encoder_decoder=family.encoder_decoder,
         has_bidirectional_images=_has_bidirectional_images(family, top, fields),
         has_logit_softcap=bool(fields.get("attn_logit_softcapping")),
+        mamba_chunk_size=fields.optional_integer("mamba_chunk_size", "chunk_size"),
         mamba_ssm_dtype=_mamba_ssm_dtype(architecture, fields),
         checkpoint_cache=checkpoint_cache(_quantization(config)),
         last_version=LAST_VERSION.get(architecture),
@@ -223,7 +226,8 @@ def _has_bidirectional_images(family: Family, top: ConfigFields, fields: ConfigF
 def _mamba_ssm_dtype(architecture: str, fields: ConfigFields) -> str | None:
     """Source: vLLM 0.32.0 model_executor/models/config.py, the NemotronH and Qwen3.5 classes."""
     if architecture == "NemotronHForCausalLM":
-        return str(fields.get("mamba_ssm_cache_dtype") or "float32")
+        given = fields.get("mamba_ssm_cache_dtype")
+        return None if given is None else str(given)
     if architecture.startswith("Qwen3_5"):
         given = fields.get("mamba_ssm_dtype")
         return None if given is None else str(given)

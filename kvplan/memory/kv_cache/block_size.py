@@ -6,10 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvplan.architecture.layers import DeepseekV4Attention, GatedDeltaNetState, Mla, RecurrentState
-from kvplan.errors import InputError
+from kvplan.architecture.layers import (
+    DeepseekV4Attention,
+    GatedDeltaNetState,
+    Mamba2State,
+    Mla,
+    RecurrentState,
+)
+from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.memory.kv_cache.dtypes import element_bytes, head_token_bytes, packs
-from kvplan.memory.kv_cache.era import era_of
 from kvplan.memory.kv_cache.sizes import common_block_size
 from kvplan.memory.kv_cache.states import StateDtypes, state_bytes, state_dtypes
 from kvplan.units import cdiv, round_up
@@ -32,6 +37,8 @@ class Alignment:
     """Block and page sizes after vLLM's start-up has fitted them."""
 
     block_size: int
+    state_block: int | None = None
+    """Tokens between two kept states, where every one is kept."""
     state_page: int | None = None
     """What a recurrent state is padded to."""
     skip_page: int | None = None
@@ -50,7 +57,7 @@ def align(shape: ModelShape, rank: Rank, backends: Sequence[LayerBackend]) -> Al
     found = Alignment(_first(shape, rank, backends))
     if not backends:
         return found
-    era = era_of(rank.vllm_version)
+    era = rank.era
     if shape.is_hybrid:
         found = _fit_states(shape, rank, backends, found)
     elif shape.uses_mla and rank.is_cuda and era.forces_latent_blocks:
@@ -103,20 +110,48 @@ def _fit_states(
         token = _token_bytes(shape, rank, dtype, packed=packed)
         if dtype.startswith("turboquant_") and rank.skip_layers:
             token = math.lcm(token, _token_bytes(shape, rank, "auto", packed=False))
-    era = era_of(rank.vllm_version)
+    era = rank.era
     unit = max(backends[0].sizes.smallest, found.block_size) if era.aligns_to_backend else _DEFAULT
     if shape.uses_mla:
         unit = max(unit, era.latent_hybrid_unit)
-    wanted = unit * cdiv(state, unit * token)
-    if era.aligns_to_backend:
-        wanted = round_up(wanted, math.lcm(*(backend.sizes.smallest for backend in backends)))
+    if rank.state_mode == "all":
+        chunk = math.lcm(_chunk_size(shape), unit)
+        wanted = chunk * cdiv(cdiv(state, token), chunk)
+    else:
+        wanted = unit * cdiv(state, unit * token)
+        if era.aligns_to_backend:
+            wanted = round_up(wanted, math.lcm(*(backend.sizes.smallest for backend in backends)))
     block_size = max(found.block_size, wanted)
+    if (
+        rank.state_mode == "align"
+        and era.aligned_block_fits_batch
+        and block_size > rank.max_num_batched_tokens
+    ):
+        raise InputError(
+            f"In Mamba cache align mode, block_size ({block_size}) must be <= max_num_batched_tokens "
+            f"({rank.max_num_batched_tokens}).",
+            "vLLM 0.17 to 0.26 asserts it: raise --max-num-batched-tokens, or leave prefix caching out",
+        )
     page = block_size * token
     return Alignment(
         block_size,
+        state_block=wanted,
         state_page=page if page != state else None,
         warnings=_overridden(rank, block_size, "a block must hold a recurrent state"),
     )
+
+
+def _chunk_size(shape: ModelShape) -> int:
+    """Source: vLLM 0.26.0 config/model.py::get_mamba_chunk_size; Mamba-1 has no chunks of its own."""
+    if shape.mamba_chunk_size is not None:
+        return shape.mamba_chunk_size
+    if any(isinstance(cache, Mamba2State) for caches in shape.layers for cache in caches):
+        raise UnsupportedModelError(
+            f"config.json of {shape.architecture} has neither `mamba_chunk_size` nor `chunk_size`, which the "
+            "prefix cache of its states needs in vLLM 0.15 to 0.27",
+            "add the value that the model's own configuration class uses",
+        )
+    return 2048
 
 
 def _force_latent(shape: ModelShape, rank: Rank, found: Alignment) -> Alignment:
@@ -189,10 +224,23 @@ def recurrent_dtypes(shape: ModelShape, rank: Rank) -> StateDtypes:
     explicit half precision of a delta net).
     """
     ssm = rank.mamba_ssm_cache_dtype
-    if ssm == "auto" and shape.mamba_ssm_dtype is not None:
-        ssm = shape.mamba_ssm_dtype
+    if ssm == "auto":
+        ssm = _own_state_dtype(shape, rank)
     if rank.platform == "cpu" and rank.has_cpu_feature("avx512_bf16") and ssm != "float32":
         delta_net = any(isinstance(c, GatedDeltaNetState) for caches in shape.layers for c in caches)
         if not (ssm in {"float16", "bfloat16"} and delta_net):
             ssm = "float32"
     return state_dtypes(rank.dtype, rank.mamba_cache_dtype, ssm)
+
+
+def _own_state_dtype(shape: ModelShape, rank: Rank) -> str:
+    """What the model makes of `auto`: Nemotron-H asks its config from 0.13, and has a default of its own.
+
+    Source: vLLM model_executor/models/config.py::NemotronHForCausalLMConfig of 0.13.0, 0.19.1 and 0.20.0.
+    """
+    named = shape.mamba_ssm_dtype
+    if shape.architecture == "NemotronHForCausalLM":
+        if rank.vllm_version < (0, 13, 0):
+            return "auto"
+        return named or ("float16" if rank.era.half_precision_nemotron else "float32")
+    return named or "auto"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvplan.errors import InputError
-from kvplan.memory.kv_cache.spec import GROWING, CacheSpec
+from kvplan.memory.kv_cache.spec import GROWING, STATES, CacheSpec
 from kvplan.units import cdiv, round_up
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def _one_type(specs: Sequence[CacheSpec]) -> bool:
         return False
     if first.kind in GROWING:
         return all(spec.kind in GROWING for spec in specs)
-    if first.kind == "mamba":
+    if first.kind in STATES:
         return all(
-            spec.kind == "mamba" and (spec.span, spec.page_bytes) == (first.span, first.page_bytes)
+            spec.kind == first.kind and (spec.span, spec.page_bytes) == (first.span, first.page_bytes)
             for spec in specs
         )
     return all(spec.kind == first.kind and spec.span == first.span for spec in specs)
@@ -166,7 +166,7 @@ def _unify_pages(layers: Sequence[LayerSpec], era: Era) -> tuple[LayerSpec, ...]
         spec = member.spec
         if spec.page_bytes == largest:
             pass
-        elif spec.kind == "mamba":
+        elif spec.kind in STATES:
             spec = spec.padded_to(largest)
         elif largest % spec.page_bytes == 0:
             # vLLM leaves a padded page's padding alone: only its block grows.
@@ -250,7 +250,7 @@ class _Bucket:
         self.balanced = len(set(counts)) == 1
         self.repeats = max(counts)
         self.groups = 1
-        self.is_state = members[0].spec.kind == "mamba"
+        self.is_state = members[0].spec.kind in STATES
 
     def widest(self, groups: int) -> int:
         """Bytes of the largest group when cut into that many."""

@@ -20,14 +20,14 @@ from kvplan.architecture.layers import (
 )
 from kvplan.memory.kv_cache.block_size import align, recurrent_dtypes
 from kvplan.memory.kv_cache.deepseek_v4 import deepseek_v4_specs
-from kvplan.memory.kv_cache.dtypes import head_token_bytes, latent_token_bytes, packs
-from kvplan.memory.kv_cache.era import era_of
+from kvplan.memory.kv_cache.dtypes import MODEL_DTYPE_BYTES, head_token_bytes, latent_token_bytes, packs
 from kvplan.memory.kv_cache.layer_backends import LayerBackend, layer_backend
 from kvplan.memory.kv_cache.spec import CacheSpec
 from kvplan.memory.kv_cache.states import state_bytes
+from kvplan.units import round_up
 
 if TYPE_CHECKING:
-    from kvplan.architecture.layers import KvHeadsCache, LayerCache
+    from kvplan.architecture.layers import KvHeadsCache, Layer, LayerCache
     from kvplan.architecture.model_shape import ModelShape
     from kvplan.memory.kv_cache.block_size import Alignment
     from kvplan.memory.kv_cache.rank import Rank
@@ -61,7 +61,9 @@ def rank_layers(shape: ModelShape, rank: Rank) -> RankLayers:
     Raises:
         InputError: vLLM refuses the combination.
     """
-    caches = [(index, cache) for index, layer in enumerate(shape.layers) for cache in layer]
+    caches = [
+        (index, cache) for index, layer in enumerate(shape.layers) for cache in _caches(shape, rank, layer)
+    ]
     backends: dict[tuple[LayerCache, str], LayerBackend] = {}
     for index, cache in caches:
         dtype = _layer_dtype(rank, index, cache)
@@ -80,6 +82,17 @@ def rank_layers(shape: ModelShape, rank: Rank) -> RankLayers:
         blocks_outermost=any(isinstance(cache, DeepseekV4Attention) for _, cache in caches),
         warnings=(*warnings, *alignment.warnings),
     )
+
+
+def _caches(shape: ModelShape, rank: Rank, layer: Layer) -> Layer:
+    """Up to 0.23 a layer that shares another's choice of tokens had an indexer all the same.
+
+    Source: vLLM model_executor/models/deepseek_v2.py::DeepseekV2MLAAttention of 0.22.1 and 0.24.0.
+    """
+    if not rank.era.indexes_every_layer or not any(isinstance(c, Mla) and c.sparse for c in layer):
+        return layer
+    indexer = next(c for other in shape.layers for c in other if isinstance(c, MlaIndexer))
+    return layer if indexer in layer else (indexer, *layer)
 
 
 def _layer_dtype(rank: Rank, index: int, cache: LayerCache) -> str:
@@ -101,6 +114,7 @@ class _SpecBuilder:
         self._rank, self._backends = rank, backends
         self._state_dtypes = recurrent_dtypes(shape, rank)
         self._block_size = alignment.block_size
+        self._state_block = alignment.state_block or alignment.block_size
         self._skip_page, self._state_page = alignment.skip_page, alignment.state_page
 
     def specs(self, index: int, cache: LayerCache) -> tuple[CacheSpec, ...]:
@@ -167,6 +181,8 @@ class _SpecBuilder:
     def _latent(self, index: int, cache: Mla) -> CacheSpec:
         stored = self._backends[cache, _layer_dtype(self._rank, index, cache)].stored_dtype
         width = cache.kv_lora_rank + cache.qk_rope_head_dim
+        if self._rank.era.aligns_latents and self._rank.is_cuda:
+            width = round_up(width, 256 // MODEL_DTYPE_BYTES[self._rank.dtype])
         return self._per_token(
             "mla", latent_token_bytes(stored, self._rank.dtype, width), ("latents", stored)
         )
@@ -175,18 +191,21 @@ class _SpecBuilder:
         rank = self._rank
         drafts = rank.num_speculative_tokens
         content = state_bytes(cache, self._state_dtypes, rank.tensor_parallel_size, drafts)
-        if rank.keeps_state_prefixes:
+        kind: Kind = "mamba"
+        if rank.state_mode == "all":
+            kind, block_size, resident = "mamba_blocks", self._state_block, drafts
+        elif rank.state_mode == "align":
             block_size, resident = self._block_size, 2 + drafts + self._checkpoints(cache)
         else:
             block_size, resident = rank.max_model_len, 1 + drafts
-        return CacheSpec("mamba", block_size, self._state_page or content, content, (cache,), span=resident)
+        return CacheSpec(kind, block_size, self._state_page or content, content, (cache,), span=resident)
 
     def _checkpoints(self, cache: RecurrentState) -> int:
         """A state exported from inside a prefill takes one block more: Mamba-2, and KDA with FlashKDA.
 
         Source: vLLM 0.32.0 mamba_mixer2.py::get_kv_cache_spec, models/kimi_k3/nvidia/kda.py.
         """
-        if not era_of(self._rank.vllm_version).state_checkpoints:
+        if not self._rank.era.state_checkpoints:
             return 0
         if isinstance(cache, Mamba2State):
             return 1

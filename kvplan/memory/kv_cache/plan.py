@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,8 +11,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from kvplan.architecture.layers import ChunkedLocal
+from kvplan.errors import InputError
 from kvplan.memory.kv_cache import printed
-from kvplan.memory.kv_cache.era import era_of
 from kvplan.memory.kv_cache.grouping import Group, bytes_per_block, group_layers, on_stage
 from kvplan.memory.kv_cache.layer_specs import rank_layers
 from kvplan.memory.kv_cache.rank import Rank, rank_of
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from kvplan.config.resolved import ResolvedSettings
     from kvplan.config.version import VllmVersion
     from kvplan.memory.hardware import GpuSpec
+    from kvplan.memory.kv_cache.era import Era
     from kvplan.memory.kv_cache.spec import CacheSpec
 
 _KINDS = {
@@ -33,6 +35,7 @@ _KINDS = {
     "mla": "mla",
     "mla_window": "sliding_window",
     "mamba": "mamba",
+    "mamba_blocks": "mamba",
     "cross": "cross",
 }
 
@@ -78,6 +81,7 @@ class KvCachePlan:
     _stage_layers: tuple[tuple[tuple[CacheSpec, int], ...], ...]
     """Per pipeline stage each distinct layer and how many there are, before grouping."""
     _demand: Demand
+    _era: Era
 
     @property
     def is_attention_free(self) -> bool:
@@ -115,7 +119,7 @@ class KvCachePlan:
         Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::_max_memory_usage_bytes_from_groups; 0.13.0
         check_enough_kv_cache_memory.
         """
-        if era_of(self.vllm_version).checks_by_groups:
+        if self._era.checks_by_groups:
             return self.blocks_for_request(max_model_len) * self.bytes_per_block
         return max(
             sum(
@@ -134,20 +138,20 @@ class KvCachePlan:
         """
         if self.num_gpu_blocks_override is not None:
             available_kv_bytes = self.num_gpu_blocks_override * self.bytes_per_block
-        reserved = self.bytes_per_block if era_of(self.vllm_version).reserves_null_block else 0
+        reserved = self.bytes_per_block if self._era.reserves_null_block else 0
         return available_kv_bytes - reserved
 
     def max_concurrency(self, num_blocks: int, max_model_len: int) -> float:
         """The figure that vLLM of that version prints as "Maximum concurrency"."""
         if self.is_attention_free:
             return 0.0
-        return printed.max_concurrency(self, num_blocks, max_model_len)
+        return printed.max_concurrency(self, self._era, num_blocks, max_model_len)
 
     def kv_cache_tokens(self, num_blocks: int, max_model_len: int) -> int:
         """The figure that vLLM of that version prints as "GPU KV cache size"."""
         if self.is_attention_free:
             return 0
-        return printed.kv_cache_tokens(self, num_blocks, max_model_len)
+        return printed.kv_cache_tokens(self, self._era, num_blocks, max_model_len)
 
     def estimated_max_model_len(self, available_kv_bytes: int) -> int:
         """The longest request that the start-up check lets pass, at most `max_model_len`; 0 for none.
@@ -202,14 +206,20 @@ def plan_kv_cache(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec) -
     return _plan(shape, rank_of(shape, settings, gpu))
 
 
+_CARDS = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
+"""One compute capability of each kind that vLLM tells apart."""
+
+
 @lru_cache(maxsize=1024)
 def _plan(shape: ModelShape, rank: Rank) -> KvCachePlan:
+    if rank.is_cuda and rank.capability is None:
+        return _plan_for_any_card(shape, rank)
     notes = check_supported(shape, rank)
     layers = rank_layers(shape, rank)
     check_checkpoint_scales(shape, rank)
     grouping = group_layers(
         layers.layers,
-        era_of(rank.vllm_version),
+        rank.era,
         hybrid_manager_off=_hybrid_manager_off(shape, rank),
         blocks_outermost=layers.blocks_outermost,
     )
@@ -239,7 +249,26 @@ def _plan(shape: ModelShape, rank: Rank) -> KvCachePlan:
             decode_context_parallel_size=rank.decode_context_parallel_size,
             encoder_tokens=rank.max_num_batched_tokens,
         ),
+        _era=rank.era,
     )
+
+
+def _plan_for_any_card(shape: ModelShape, rank: Rank) -> KvCachePlan:
+    """The plan of a card of unknown compute capability, where every kind of card gives the same.
+
+    Raises:
+        InputError: the cache hangs on the card, or some kind of card cannot serve this at all.
+    """
+    plans = [_plan(shape, dataclasses.replace(rank, capability=capability)) for capability in _CARDS]
+    found = {dataclasses.replace(plan, attention_backends=(), warnings=()) for plan in plans}
+    if len(found) > 1:
+        raise InputError(
+            f"the compute capability of {rank.gpu_name} is not known, and this model's KV cache hangs on it",
+            "name the card by a profile (`kvplan profiles gpus`)",
+        )
+    shared = set.intersection(*(set(plan.warnings) for plan in plans))
+    kept = tuple(note for note in plans[0].warnings if note in shared)
+    return dataclasses.replace(plans[0], attention_backends=(), warnings=kept)
 
 
 def _hybrid_manager_off(shape: ModelShape, rank: Rank) -> bool:
@@ -247,7 +276,7 @@ def _hybrid_manager_off(shape: ModelShape, rank: Rank) -> bool:
 
     Source: vLLM config/vllm.py (0.32.0, 0.13.0), config.py (0.9.2), kv_cache_utils.py (0.8.5).
     """
-    era = era_of(rank.vllm_version)
+    era = rank.era
     chunked = any(isinstance(cache, ChunkedLocal) for layer in shape.layers for cache in layer)
     return (
         rank.disable_hybrid_kv_cache_manager
@@ -263,7 +292,7 @@ def _bytes_per_token(layers: Counter[CacheSpec], rank: Rank) -> int:
         (
             Fraction(count * spec.page_bytes, spec.block_size)
             for spec, count in layers.items()
-            if spec.kind in GROWING
+            if spec.kind in GROWING or spec.kind == "mamba_blocks"
         ),
         Fraction(0),
     )
@@ -285,7 +314,7 @@ def _in_flight_tokens(shape: ModelShape, rank: Rank) -> int:
 
     Source: vLLM 0.32.0 config/vllm.py::max_concurrent_batches, use_v2_model_runner.
     """
-    era = era_of(rank.vllm_version)
+    era = rank.era
     if not era.counts_concurrent_batches:
         return rank.max_num_batched_tokens
     stages = rank.pipeline_parallel_size

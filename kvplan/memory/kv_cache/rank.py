@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from kvplan.memory.kv_cache.era import era_of
+from kvplan.architecture.layers import Mamba1State, Mamba2State
+from kvplan.memory.kv_cache.era import Era, era_of
 
 if TYPE_CHECKING:
     from kvplan.architecture.model_shape import ModelShape
     from kvplan.config.resolved import ResolvedSettings
     from kvplan.config.version import VllmVersion
     from kvplan.memory.hardware import GpuSpec
-    from kvplan.memory.kv_cache.era import Era
 
 Capability = tuple[int, int]
+StateMode = Literal["none", "align", "all"]
+"""vLLM's mamba_cache_mode: which recurrent states the prefix cache keeps at block ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,7 @@ class Rank:
     decode_context_parallel_size: int
     max_num_batched_tokens: int
     max_model_len: int
-    keeps_state_prefixes: bool
-    """Recurrent states are kept at block ends for the prefix cache (vLLM's mamba_cache_mode `align`)."""
+    state_mode: StateMode
     async_scheduling: bool
     disable_hybrid_kv_cache_manager: bool
     attention_backend: str | None
@@ -47,6 +48,17 @@ class Rank:
     mamba_ssm_cache_dtype: str
     num_speculative_tokens: int
     num_gpu_blocks_override: int | None
+    allows_longer_max_model_len: bool
+
+    @property
+    def era(self) -> Era:
+        """The rules of its vLLM release.
+
+        Source: vLLM 0.8.5, 0.9.2 and 0.10.1 engine/arg_utils.py::_is_v1_supported_oracle: cards before
+        Ampere stay with the first engine.
+        """
+        old_card = self.capability is not None and self.capability < (8, 0)
+        return era_of(self.vllm_version, first_engine=old_card and self.vllm_version < (0, 10, 2))
 
     @property
     def is_cuda(self) -> bool:
@@ -76,7 +88,7 @@ def rank_of(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec) -> Rank
         decode_context_parallel_size=settings.decode_context_parallel_size,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=settings.max_model_len if settings.max_model_len > 0 else shape.max_model_len,
-        keeps_state_prefixes=_keeps_state_prefixes(shape, settings),
+        state_mode=_state_mode(shape, settings),
         async_scheduling=settings.async_scheduling,
         disable_hybrid_kv_cache_manager=settings.disable_hybrid_kv_cache_manager,
         attention_backend=settings.attention_backend,
@@ -84,6 +96,7 @@ def rank_of(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec) -> Rank
         mamba_ssm_cache_dtype=settings.mamba_ssm_cache_dtype,
         num_speculative_tokens=settings.num_speculative_tokens,
         num_gpu_blocks_override=settings.num_gpu_blocks_override,
+        allows_longer_max_model_len=settings.allows_longer_max_model_len,
     )
 
 
@@ -138,15 +151,16 @@ def _skip_layers(shape: ModelShape, settings: ResolvedSettings, dtype: str) -> f
     return asked | frozenset(map(str, ends))
 
 
-def _keeps_state_prefixes(shape: ModelShape, settings: ResolvedSettings) -> bool:
-    """Hybrids had prefix caching off by default up to 0.25; models without attention never have it.
+def _state_mode(shape: ModelShape, settings: ResolvedSettings) -> StateMode:
+    """Hybrids have prefix caching on by default from 0.26, models without attention never.
 
-    Source: vLLM 0.32.0 model_executor/models/config.py::MambaModelConfig and
-    config/model.py::is_prefix_caching_supported, which 0.25.1 answers otherwise.
+    Source: vLLM model_executor/models/config.py::MambaModelConfig of 0.15.1, 0.20.0, 0.25.1, 0.27.1, 0.28.0
+    and 0.32.0; config/model.py::is_prefix_caching_supported of 0.25.1 and 0.26.0.
     """
-    if shape.is_attention_free or not settings.enable_prefix_caching:
-        return False
-    return (
-        era_of(settings.vllm_version).hybrid_prefix_caching
-        or "enable_prefix_caching" not in settings.defaulted
-    )
+    era = era_of(settings.vllm_version)
+    chosen = era.hybrid_prefix_caching or "enable_prefix_caching" not in settings.defaulted
+    if shape.is_attention_free or not (settings.enable_prefix_caching and chosen):
+        return "none"
+    mamba = any(isinstance(cache, Mamba1State | Mamba2State) for layer in shape.layers for cache in layer)
+    drafts = settings.num_speculative_tokens > 0 and (0, 20, 0) <= settings.vllm_version < (0, 21, 0)
+    return "all" if mamba and era.keeps_every_mamba_state and not drafts else "align"

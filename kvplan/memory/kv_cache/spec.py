@@ -8,9 +8,13 @@ from typing import Literal
 
 from kvplan.units import cdiv
 
-Kind = Literal["full", "sliding_window", "chunked_local", "mla", "mla_window", "mamba", "cross"]
+Kind = Literal[
+    "full", "sliding_window", "chunked_local", "mla", "mla_window", "mamba", "mamba_blocks", "cross"
+]
 GROWING: frozenset[Kind] = frozenset({"full", "mla"})
-"""Kinds whose cache grows with every token of a request."""
+"""Kinds whose blocks hold tokens, and more of them with every token of a request."""
+STATES: frozenset[Kind] = frozenset({"mamba", "mamba_blocks"})
+"""Recurrent states: a fixed number of them, or one for each block of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,6 @@ class CacheSpec:
     """Window or chunk in tokens, encoder tokens of cross attention, or resident blocks of a state."""
     shards_tokens: bool = True
     """Decode-context parallelism spreads its tokens over ranks."""
-    tokens_per_state: int = 1
     stride_alignment: int = 1
     """Bytes that the distance between blocks must be a multiple of, where layers lie side by side."""
 
@@ -67,6 +70,8 @@ class CacheSpec:
                 return cdiv(demand.encoder_tokens, self.block_size)
             case "mamba":
                 return self.span
+            case "mamba_blocks":
+                return cdiv(num_tokens, self.block_size) + self.span
 
     def steady_blocks(self, num_tokens: int, demand: Demand) -> int:
         """Blocks held between steps while that request decodes: windows keep two tokens in flight."""

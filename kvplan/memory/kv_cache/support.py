@@ -13,7 +13,6 @@ from kvplan.architecture.layers import (
 from kvplan.config.version import format_vllm_version
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.memory.kv_cache.dtypes import check_known, is_quantized
-from kvplan.memory.kv_cache.era import era_of
 from kvplan.units import round_up
 
 if TYPE_CHECKING:
@@ -48,12 +47,6 @@ def _check_platform(rank: Rank) -> None:
             f"{rank.gpu_name}: kvplan has no rules for vLLM's KV cache on cards that are not NVIDIA's",
             "plan for an NVIDIA card, or for vLLM's CPU backend with --device cpu",
         )
-    if rank.is_cuda and rank.capability is None:
-        raise InputError(
-            f"the compute capability of {rank.gpu_name} is not known, and the choice of the attention "
-            "backend hangs on it",
-            "name the card by a profile (`kvplan profiles gpus`)",
-        )
 
 
 def _check_architecture(shape: ModelShape, rank: Rank) -> None:
@@ -71,7 +64,7 @@ def _check_architecture(shape: ModelShape, rank: Rank) -> None:
             f"{format_vllm_version(absent)} has no such model",
             "plan with a newer --vllm-version",
         )
-    era = era_of(rank.vllm_version)
+    era = rank.era
     v4 = any(isinstance(cache, DeepseekV4Attention) for layer in shape.layers for cache in layer)
     if v4 and not era.packs_deepseek_v4:
         raise UnsupportedModelError(
@@ -79,10 +72,21 @@ def _check_architecture(shape: ModelShape, rank: Rank) -> None:
             "plan with --vllm-version 0.31.0 or newer",
         )
     recurrent = any(isinstance(cache, RecurrentState) for layer in shape.layers for cache in layer)
-    if recurrent and rank.keeps_state_prefixes and not era.hybrid_prefix_caching:
+    if recurrent and rank.state_mode != "none" and not era.states_by_block:
         raise UnsupportedModelError(
-            "prefix caching of recurrent states before vLLM 0.26 (experimental, off by default) has no rule",
-            "leave out --enable-prefix-caching, or plan with 0.26.0 or newer",
+            "prefix caching of recurrent states before vLLM 0.15 (experimental, off by default) has no rule",
+            "leave out --enable-prefix-caching, or plan with 0.15.0 or newer",
+        )
+    if rank.vllm_version < (0, 10, 2) and (recurrent or shape.is_encoder_decoder):
+        raise UnsupportedModelError(
+            f"{shape.architecture} ran on vLLM's first engine before 0.10.2: no rule for its cache there",
+            "plan with --vllm-version 0.10.2 or newer",
+        )
+    if rank.vllm_version < (0, 7, 2) and shape.uses_mla:
+        raise UnsupportedModelError(
+            f"vLLM {format_vllm_version(rank.vllm_version)} keeps whole heads for {shape.architecture} "
+            "instead of latents: no rule for that",
+            "plan with --vllm-version 0.7.2 or newer",
         )
 
 
@@ -182,7 +186,7 @@ def check_checkpoint_scales(shape: ModelShape, rank: Rank) -> None:
     """
     cache = shape.checkpoint_cache
     stores = cache.stores_scales or (
-        cache.is_compressed_tensors and not era_of(rank.vllm_version).compressed_tensors_take_e5m2
+        cache.is_compressed_tensors and not rank.era.compressed_tensors_take_e5m2
     )
     if rank.kv_cache_dtype == "fp8_e5m2" and stores:
         raise InputError("fp8_e5m2 kv-cache is not supported with fp8 checkpoints.", "use fp8 (e4m3) or auto")
@@ -211,10 +215,11 @@ def _check_block_size(shape: ModelShape, rank: Rank) -> None:
 
 def _check_length(shape: ModelShape, rank: Rank) -> None:
     """Source: vLLM 0.32.0 config/model.py::_get_and_verify_max_len."""
-    if shape.longest_model_len is not None and rank.max_model_len > shape.longest_model_len:
+    longest = shape.longest_model_len
+    if longest is not None and rank.max_model_len > longest and not rank.allows_longer_max_model_len:
         raise InputError(
             f"User-specified max_model_len ({rank.max_model_len}) is greater than the derived max_model_len "
-            f"(max_position_embeddings={shape.longest_model_len} or model_max_length=None in model's "
+            f"(max_position_embeddings={longest} or model_max_length=None in model's "
             "config.json).",
             "vLLM refuses it unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set; lower --max-model-len",
         )
