@@ -77,7 +77,7 @@ class UnknownNameError(InputError):
 
 @dataclass
 class UnsupportedModelError(InputError):
-    """An architecture, attention kind, dtype or quantisation without an exact rule: refused, never guessed."""
+    """An architecture, attention kind or quantisation without an exact rule: refused, never guessed."""
 
 
 @dataclass

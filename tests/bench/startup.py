@@ -20,7 +20,7 @@ EMPTY_APP = "import typer\napp = typer.Typer()\n@app.command()\ndef main() -> No
 
 
 def run(argv: list[str]) -> tuple[float, float, int]:
-    """Wall seconds, CPU seconds (what a busy machine does not stretch) and peak resident KiB of one process."""
+    """Wall and CPU seconds (a busy machine stretches these less) and peak resident KiB of one process."""
     begin = time.perf_counter()
     pid = os.posix_spawn(
         argv[0],

@@ -5,12 +5,16 @@ Every expected value is 2 x layers x KV heads x head_dim x bytes, in whole block
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from kvplan.config.serving import ServingConfig
-from kvplan.memory.kv_cache.plan import KvCachePlan
 from kvplan.planning import PlanRequest, plan_for
 from kvplan.units import GIB
+
+if TYPE_CHECKING:
+    from kvplan.memory.kv_cache.plan import KvCachePlan
 
 
 def plan(model: str, **flags: object) -> KvCachePlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,11 +13,13 @@ from kvplan.catalog.models import find_model
 from kvplan.config.serving import ServingConfig
 from kvplan.errors import FailureClass
 from kvplan.memory.budget import remaining, requested_bytes
-from kvplan.memory.estimate import Estimate
 from kvplan.memory.interval import Interval
 from kvplan.memory.verdict import probability_at_least, said
 from kvplan.planning import PlanRequest, plan_for
 from kvplan.units import GIB
+
+if TYPE_CHECKING:
+    from kvplan.memory.estimate import Estimate
 
 
 def ask(model: str, gpu: str, version: str = "0.32.0", **flags: object) -> Estimate:

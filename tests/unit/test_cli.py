@@ -112,7 +112,7 @@ def test_a_reader_that_goes_away_is_nobodys_fault() -> None:
     command = (
         f"{sys.executable} -m kvplan estimate --gpu all --model qwen2-7b | head -1; echo ${{PIPESTATUS[0]}}"
     )
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    done = subprocess.run(["/bin/bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
 

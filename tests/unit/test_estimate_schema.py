@@ -49,7 +49,9 @@ def test_every_key_is_documented_and_every_documented_key_is_there() -> None:
     present = keys_of(answer())
     inner = {k for k in present if "." in k and k.split(".")[0] not in documented}
     assert documented <= present
-    assert inner | {k for k in present if "." not in k and k in {"schema", "advice", "warnings"}} <= documented
+    assert (
+        inner | {k for k in present if "." not in k and k in {"schema", "advice", "warnings"}} <= documented
+    )
 
 
 def test_the_figures_of_the_worked_example() -> None:

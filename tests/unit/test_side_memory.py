@@ -97,7 +97,7 @@ def test_an_ngram_draft_costs_no_weights_and_other_drafts_are_refused() -> None:
 @pytest.mark.parametrize("flag", ["enable_eplb", "performance_mode", "enable_sleep_mode"])
 def test_flags_that_are_not_modelled_are_refused_by_name(flag: str) -> None:
     with pytest.raises(InputError, match=f"--{flag.replace('_', '-')}"):
-        ask(**{flag: "throughput"})
+        side_memory({flag: "throughput"}, {})
 
 
 def test_graphs_that_are_not_estimated_lie_outside_the_budget() -> None:
