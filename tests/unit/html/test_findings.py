@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvplan.load.workload import Workload
+from kvplan.report.html import render_html
 from kvplan.report.html.cheat_sheet import cheat_sheet
 from kvplan.report.html.commands import tune_command
 from kvplan.report.html.ledger import measured_ledger
@@ -173,6 +174,15 @@ def test_on_cpu_the_way_further_is_said_in_bytes(report: TuneReport) -> None:
     assert first.change == "kv_cache_memory_bytes 607076352"
     # 607,076,352 // 262,144 = 2,315 blocks, 2,314 // 3 = 771.
     assert first.buys.startswith("716 → 771 requests of 320 tokens at once")
+
+
+def test_the_page_of_a_gpu_asks_for_gpus_and_names_the_card(report: TuneReport, tmp_path: Path) -> None:
+    page = render_html(on_a_gpu(report), tmp_path)
+    assert "on a card, 24.00 GiB</h1>" in page
+    assert "nvidia.com/gpu: 1" in page
+    assert "--gpu-memory-utilization 0.88" in page
+    assert "vllm/vllm-openai:v0.32.0" in page
+    assert "mem_limit" not in page
 
 
 def test_a_card_that_takes_no_fp8_says_so(report: TuneReport) -> None:

@@ -37,7 +37,7 @@ ALL = " ".join(HOSTILE)
 
 def poisoned(lines: Lines, text: str) -> Lines:
     """The journal with the text wherever something outside kvplan could have put it."""
-    lines = copy.deepcopy(lines)
+    lines = with_evidence(lines, text)
     header, answer = lines[0], lines[-1]["recommendation"]
     header["problem"]["model"] = f"/models/{text}"
     header["context"]["machine"]["cpu"] = text
@@ -45,20 +45,33 @@ def poisoned(lines: Lines, text: str) -> Lines:
     header["context"]["workload"]["source"] = text
     header["assumptions"] = [text]
     header["kvplan_version"] = text
-    for end in (*answer["failures"], answer["boundary_failed"], answer["low_end"]):
-        end |= {"evidence": text, "log_path": text}
+    for end in answer["failures"]:
+        end["log_path"] = text
     for effect in answer["effects"]:
-        effect |= {"why": text, "to_value": text, "from_value": text, "knob": text}
+        effect |= {"to_value": text, "from_value": text, "knob": text}
     for prediction in answer["predictions"]:
         prediction |= {"name": text, "source": text}
-    answer |= {"notes": [text], "reasons": [text], "stopped": text, "met": False}
     answer["settings"] |= {"chat_template": text}
     for line in lines:
         if line["kind"] == "trial":
-            trial = line["trial"]
-            trial["evidence"] = text
-            trial["spec"]["decides"] = text
-            trial["launch"] |= {"decisive_line": text, "model": text, "log_path": text}
+            line["trial"]["spec"]["decides"] = text
+            line["trial"]["launch"] |= {"model": text, "log_path": text}
+    return lines
+
+
+def with_evidence(lines: Lines, text: str) -> Lines:
+    """The journal with the text wherever a log's line gets to."""
+    lines = copy.deepcopy(lines)
+    answer = lines[-1]["recommendation"]
+    for end in (*answer["failures"], answer["boundary_failed"], answer["low_end"]):
+        end["evidence"] = text
+    for effect in answer["effects"]:
+        effect["why"] = text
+    answer |= {"notes": [text], "reasons": [text], "stopped": text, "met": False}
+    for line in lines:
+        if line["kind"] == "trial":
+            line["trial"]["evidence"] = text
+            line["trial"]["launch"]["decisive_line"] = text
     return lines
 
 
@@ -95,7 +108,7 @@ def test_a_line_of_5_mb_is_cut_and_its_length_said(
 ) -> None:
     line = "<b>x\x1b[31m" * 500_000
     assert len(line) == 4_500_000
-    told_page = render_html(told(poisoned(lines, line)), tmp_path)
+    told_page = render_html(told(with_evidence(lines, line)), tmp_path)
     assert len(told_page) < len(page) + 100_000
     assert "… (4,500,000 characters in all)" in told_page
 
