@@ -88,6 +88,21 @@ def argv(plan: LaunchPlan, port: int | None = None) -> list[str]:
     ]
 
 
+def environment(plan: LaunchPlan) -> dict[str, str]:
+    """All variables of vLLM: the inherited ones but those that would undo the plan, and kvplan's own."""
+    inherited = {name: value for name, value in os.environ.items() if name not in undoing_variables(plan)}
+    return inherited | own_environment(plan)
+
+
+def undoing_variables(plan: LaunchPlan) -> list[str]:
+    """Variables of the user that would win over a flag of the plan.
+
+    Source: vLLM 0.32.0 platforms/cpu.py::check_and_update_config.
+    """
+    undoing = ["VLLM_CPU_KVCACHE_SPACE"] if plan.settings.kv_cache_memory_bytes is not None else []
+    return [name for name in undoing if name in os.environ]
+
+
 def own_environment(plan: LaunchPlan) -> dict[str, str]:
     """The variables that kvplan sets for vLLM, on top of the inherited ones.
 
@@ -100,6 +115,8 @@ def own_environment(plan: LaunchPlan) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONUNBUFFERED": "1",
         "VLLM_LOGGING_COLOR": "0",
+        "VLLM_CONFIGURE_LOGGING": "1",
+        "VLLM_LOGGING_LEVEL": "DEBUG" if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else "INFO",
         "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", _default_inductor_cache()),
     }
     if Path(plan.model).is_dir():
@@ -137,6 +154,8 @@ def printable_command(plan: LaunchPlan, port: int | None = None) -> str:
     """The command with its variables, ready for a shell; secrets are masked."""
     shown = {name: MASK if _is_secret(name) else value for name, value in own_environment(plan).items()}
     words = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
+    if undoing := undoing_variables(plan):
+        words = ["env", *(f"-u {name}" for name in undoing), *words]
     return " ".join([*words, shlex.join(_masked(argv(plan, port)))])
 
 

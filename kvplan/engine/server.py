@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import random
 import socket
 from typing import TYPE_CHECKING, Final
@@ -13,7 +12,7 @@ from kvplan.engine import gpu
 from kvplan.engine.cgroup import MemoryCgroup
 from kvplan.engine.guarded import GuardedProcess
 from kvplan.engine.lock import HeldLock, device_lock
-from kvplan.engine.plan import LaunchPlan, argv, own_environment
+from kvplan.engine.plan import LaunchPlan, argv, environment
 from kvplan.engine.preflight import require_vllm
 from kvplan.engine.running import Engine, EngineDiedError, EngineEvent, EngineStartError
 from kvplan.errors import InputError
@@ -78,8 +77,7 @@ def _started(plan: LaunchPlan, lock: HeldLock, tell: Callable[[EngineEvent], Non
             cgroup = MemoryCgroup.create(plan.card_bytes)
         if cgroup is not None:
             stack.callback(cgroup.remove)
-        environment = {**os.environ, **own_environment(plan)}
-        process = GuardedProcess(argv(plan, port), environment, plan.log_path, lock=lock, cgroup=cgroup)
+        process = GuardedProcess(argv(plan, port), environment(plan), plan.log_path, lock=lock, cgroup=cgroup)
         engine = Engine(plan, port, process, cgroup, tell)
         stack.callback(engine.stop)
         yield engine

@@ -470,7 +470,7 @@ def test_the_middle_of_a_huge_log_is_given_up_while_it_is_written(tmp_path: Path
 
 def test_the_phases_of_a_start() -> None:
     watch = LogWatch()
-    phases: list[str] = []
+    phases: list[str | None] = []
     for line in lines("cpu-0.32-started.log"):
         watch.feed(line)
         if watch.phase not in {None, *phases[-1:]}:

@@ -9,7 +9,14 @@ import pytest
 
 from kvplan.config.serving import ServingConfig
 from kvplan.engine.accounting import cpu_kv_bytes, utilization_of
-from kvplan.engine.plan import LaunchPlan, argv, default_cpu_bind, own_environment, printable_command
+from kvplan.engine.plan import (
+    LaunchPlan,
+    argv,
+    default_cpu_bind,
+    environment,
+    own_environment,
+    printable_command,
+)
 from kvplan.units import GIB
 
 if TYPE_CHECKING:
@@ -70,6 +77,20 @@ def test_a_users_variables_win(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, env={"VLLM_CPU_OMP_THREADS_BIND": "3", "VLLM_NO_USAGE_STATS": "0"})
     environment = own_environment(plan)
     assert (environment["VLLM_CPU_OMP_THREADS_BIND"], environment["VLLM_NO_USAGE_STATS"]) == ("3", "0")
+
+
+def test_variables_that_would_undo_the_plan_are_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")  # GiB; wins over --kv-cache-memory-bytes
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")  # would hide what is read from the log
+    monkeypatch.setenv("KEPT", "1")
+    plan = make_plan(tmp_path, settings=ServingConfig(kv_cache_memory_bytes=GIB))
+    variables = environment(plan)
+    assert "VLLM_CPU_KVCACHE_SPACE" not in variables
+    assert (variables["VLLM_LOGGING_LEVEL"], variables["KEPT"]) == ("INFO", "1")
+    assert printable_command(plan).startswith("env -u VLLM_CPU_KVCACHE_SPACE VLLM_API_KEY=")
+    assert environment(make_plan(tmp_path))["VLLM_CPU_KVCACHE_SPACE"] == "4"
 
 
 def test_a_gpu_launch_sees_its_cards_only(tmp_path: Path) -> None:
