@@ -287,7 +287,7 @@ def main() -> None:
     try:
         guard.start()
         grace_s = supervise(guard, reader, wake_read, stop)
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError) as error:
         emit(event="error", message=str(error))
     finally:
         guard.end(grace_s)

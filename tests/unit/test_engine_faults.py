@@ -166,6 +166,15 @@ def test_a_death_without_a_word_is_unknown_with_its_status(plans: Plans) -> None
     assert error.decisive_line == "vLLM exited with status 7 and no word in its log"
 
 
+def test_a_program_that_cannot_be_run_is_told(plans: Plans) -> None:
+    program = plans.folder / "vllm"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    error = fails_to_start(plans.make(program=(str(program),)))
+    assert error.failure is FailureClass.UNKNOWN
+    assert "No such file or directory" in (error.decisive_line or "")
+
+
 def test_a_server_that_ignores_sigterm_is_killed(plans: Plans) -> None:
     with running_engine(plans.make("ignores_sigterm")):
         start = time.monotonic()
