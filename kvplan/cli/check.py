@@ -76,9 +76,11 @@ def check(
         raise typer.Exit(2 if not found.files_read and found.not_read else 0)
     from kvplan.gate import check as gate
 
-    checked = gate.check_launches(found, gpu=gpu, vllm_version=vllm_version, base=before)
+    checked = gate.check_launches(
+        found, gpu=gpu, vllm_version=vllm_version, base=before, fail_on=fail_on.value
+    )
     typer.echo(gate.as_json(checked) if as_json else gate.as_text(checked))
-    raise typer.Exit(checked.exit_code(fail_on.value))
+    raise typer.Exit(checked.exit_code)
 
 
 def _stdin(here: Path) -> Found:

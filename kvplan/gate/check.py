@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from kvplan.errors import ExitCode
 from kvplan.gate.judge import Judged, NotJudged, judge
+from kvplan.gate.numbers import numbers
 from kvplan.gate.redact import redact_text
+from kvplan.gate.result import Checked, LaunchResult
 from kvplan.gate.rules import RULES
 
 if TYPE_CHECKING:
     from kvplan.gate.found import Found
-    from kvplan.gate.rules import Finding
+    from kvplan.gate.result import FailOn, Finding
 
 SCHEMA: Final = "kvplan.check/1"
 _LONGEST_LINE: Final = 600
-SEVERITIES: Final = ("note", "warning", "error")
-
-
-@dataclass(slots=True)
-class Checked:
-    """What the gate found."""
-
-    found: Found
-    judged: list[Judged] = field(default_factory=list)
-    not_judged: list[NotJudged] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    old: list[Finding] = field(default_factory=list)
-    """Findings that the base has too: listed, not failed on."""
-
-    def exit_code(self, fail_on: str) -> ExitCode:
-        """0 passes, 1 the gate says no, 2 nothing could be read."""
-        if fail_on != "never":
-            bad = SEVERITIES[SEVERITIES.index(fail_on) :]
-            if any(item.severity in bad for item in self.findings):
-                return ExitCode.NO
-        if not self.found.files_read and self.found.not_read:
-            return ExitCode.CANNOT_JUDGE
-        return ExitCode.OK
 
 
 def check_launches(
-    found: Found, *, gpu: str | None = None, vllm_version: str | None = None, base: Found | None = None
+    found: Found,
+    *,
+    gpu: str | None = None,
+    vllm_version: str | None = None,
+    base: Found | None = None,
+    fail_on: FailOn = "error",
 ) -> Checked:
     """Judge every launch; with a base, what it had already is kept apart.
 
@@ -52,21 +35,33 @@ def check_launches(
         gpu: the card for launches whose files name none.
         vllm_version: judge with this version, whatever the launches pin.
         base: the launches of the base commit.
+        fail_on: from which severity on the gate says no.
     """
-    checked = Checked(found)
+    checked = Checked(found, fail_on=fail_on)
     for launch in found.launches:
         answer = judge(launch, gpu=gpu, vllm_version=vllm_version)
-        if isinstance(answer, NotJudged):
-            checked.not_judged.append(answer)
-            continue
-        checked.judged.append(answer)
-        checked.findings += [item for rule in RULES if (item := rule.check(answer)) is not None]
+        checked.launches.append(_result(answer))
+        if isinstance(answer, Judged):
+            checked.findings += [item for rule in RULES if (item := rule.check(answer)) is not None]
     if base is not None:
         before = check_launches(base, gpu=gpu, vllm_version=vllm_version)
         known = {item.key for item in before.findings}
-        checked.old = [item for item in checked.findings if item.key in known]
+        checked.old = [
+            dataclasses.replace(item, status="unchanged") for item in checked.findings if item.key in known
+        ]
         checked.findings = [item for item in checked.findings if item.key not in known]
     return checked
+
+
+def _result(answer: Judged | NotJudged) -> LaunchResult:
+    if isinstance(answer, NotJudged):
+        return LaunchResult(answer.launch, not_judged=answer.reason)
+    return LaunchResult(
+        answer.launch,
+        now=None if answer.estimate is None else numbers(answer.estimate),
+        refusal=answer.refusal,
+        assumptions=answer.assumptions,
+    )
 
 
 def as_json(checked: Checked) -> str:
@@ -81,7 +76,7 @@ def as_json(checked: Checked) -> str:
             {
                 "path": redact_text(item.launch.path),
                 "line": item.launch.line,
-                "reason": redact_text(item.reason),
+                "reason": redact_text(item.not_judged or ""),
             }
             for item in checked.not_judged
         ],
@@ -100,7 +95,7 @@ def _as_dict(item: Finding) -> dict[str, Any]:
         "path": redact_text(item.path),
         "line": item.line,
         "column": item.column,
-        "model": redact_text(item.launch.model or ""),
+        "model": redact_text((item.launch and item.launch.model) or ""),
         "message": redact_text(item.message, _LONGEST_LINE),
         "passes": item.passes,
     }
@@ -118,7 +113,7 @@ def as_text(checked: Checked) -> str:
                 + suffix
             )
     lines += [
-        redact_text(f"{item.launch.path}:{item.launch.line}: not judged: {item.reason}", _LONGEST_LINE)
+        redact_text(f"{item.launch.path}:{item.launch.line}: not judged: {item.not_judged}", _LONGEST_LINE)
         for item in checked.not_judged
     ]
     lines += [

@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kvplan.errors import FailureClass, KvplanError
 from kvplan.gate.judge import serving
+from kvplan.gate.result import Finding
 
 if TYPE_CHECKING:
-    from kvplan.gate.found import LaunchFound
     from kvplan.gate.judge import Judged
+    from kvplan.gate.result import Severity
 
 _LACK_OF_KV: Final = (FailureClass.KV_TOO_SMALL, FailureClass.NO_KV_MEMORY)
-
-Severity = Literal["error", "warning", "note"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a rule says of one launch."""
-
-    rule: str
-    severity: Severity
-    message: str
-    passes: str | None
-    """The value that would pass; None where no single change is known to."""
-    path: str
-    line: int
-    column: int
-    launch: LaunchFound
-
-    @property
-    def key(self) -> tuple[str, str, str | None, str | None]:
-        """What stays the same when lines move: rule, file, the launch's own name and its model."""
-        return self.rule, self.path, self.launch.name, self.launch.model
 
 
 class Rule(Protocol):
@@ -54,7 +32,17 @@ def finding(
     launch = judged.launch
     line, column = launch.places.get(flag or "", (0, 0))
     return Finding(
-        rule.id, severity, message, passes, launch.path, line or launch.line, column or launch.column, launch
+        rule=rule.id,
+        name=rule.name,
+        severity=severity,
+        message=message,
+        passes=passes,
+        path=launch.path,
+        line=line or launch.line,
+        column=column or launch.column,
+        launch=launch,
+        end_line=line or launch.line,
+        flag=flag,
     )
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from kvplan.errors import ExitCode
-from kvplan.gate.check import Checked, as_json, as_text, check_launches
+from kvplan.gate.check import as_json, as_text, check_launches
 from kvplan.gate.find import read_paths
+from kvplan.gate.result import Checked
 from kvplan.gate.rules import RULES
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules"
@@ -92,14 +93,14 @@ def test_a_length_between_what_surely_fits_and_what_surely_does_not_is_tight(tmp
 )
 def test_what_cannot_be_known_is_not_judged_and_fails_nothing(tmp_path: Path, text: str, reason: str) -> None:
     checked = check(tmp_path, text)
-    assert [item.reason for item in checked.not_judged] == [reason]
-    assert (checked.findings, checked.exit_code("warning")) == ([], ExitCode.OK)
+    assert [item.not_judged for item in checked.not_judged] == [reason]
+    assert (checked.findings, checked.exit_code) == ([], ExitCode.OK)
 
 
 def test_without_any_word_on_the_gpu_nothing_is_judged(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(f"vllm serve {QWEN}\n")
     checked = check_launches(read_paths(["."], tmp_path))
-    assert checked.not_judged[0].reason.startswith("GPU unknown")
+    assert str(checked.not_judged[0].not_judged).startswith("GPU unknown")
 
 
 def test_only_what_the_base_has_not_fails(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_only_what_the_base_has_not_fails(tmp_path: Path) -> None:
     moved = read_paths(["."], tmp_path)
     checked = check_launches(moved, gpu="rtx-4090", base=found)
     assert (checked.findings, [item.line for item in checked.old]) == ([], [2])
-    assert checked.exit_code("error") is ExitCode.OK
+    assert checked.exit_code is ExitCode.OK
     assert "(the base has it too)" in as_text(checked)
 
 
