@@ -6,14 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kvplan.errors import ExitCode
 from kvplan.gate.check import as_json, as_text, check_launches
 from kvplan.gate.find import read_paths
-from kvplan.gate.result import Checked
 from kvplan.gate.rules import RULES
+
+if TYPE_CHECKING:
+    from kvplan.gate.result import Checked
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules"
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
