@@ -21,6 +21,11 @@ class CheckFormat(enum.StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    MARKDOWN = "markdown"
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    SARIF = "sarif"
+    JUNIT = "junit"
 
 
 class FailOn(enum.StrEnum):
@@ -46,7 +51,14 @@ def check(
         str | None, typer.Option(help="Judge with this version, whatever the launches pin.")
     ] = None,
     fail_on: Annotated[FailOn, typer.Option(help="Exit 1 from this severity on.")] = FailOn.ERROR,
-    output_format: Annotated[CheckFormat, typer.Option("--format", help="How to print.")] = CheckFormat.TEXT,
+    output_format: Annotated[
+        CheckFormat | None,
+        typer.Option("--format", help="How to print. Default: text; github in a step of GitHub Actions."),
+    ] = None,
+    output: Annotated[
+        list[str] | None, typer.Option(metavar="FORMAT=FILE", help="Write a file too; may be repeated.")
+    ] = None,
+    tag: Annotated[str, typer.Option(help="Tells several gates of one pull request apart.")] = "default",
 ) -> None:
     """Find the vLLM launches in serving configs and say which will not start, before they are merged.
 
@@ -55,7 +67,9 @@ def check(
     from pathlib import Path
 
     from kvplan.gate import find, listing
+    from kvplan.report.check import show
 
+    outputs = show.parse_outputs(output or [])
     here = Path.cwd()
     before: Found | None = None
     if paths == ["-"]:
@@ -79,7 +93,9 @@ def check(
     checked = gate.check_launches(
         found, gpu=gpu, vllm_version=vllm_version, base=before, fail_on=fail_on.value
     )
-    typer.echo(gate.as_json(checked) if as_json else gate.as_text(checked))
+    form = output_format.value if output_format else show.default_format()
+    if text := show.show(checked, form, outputs, tag=tag, root=find.repository_root(here)):
+        typer.echo(text)
     raise typer.Exit(checked.exit_code)
 
 

@@ -1,0 +1,1 @@
+"""What the gate found, in the forms that people and CI hosts read: one module a format."""

@@ -1,0 +1,61 @@
+"""Text from a pull request, made harmless: no secrets, no control characters, no markup of its own."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from kvplan.gate.redact import redact_text
+
+if TYPE_CHECKING:
+    from kvplan.gate.result import Finding
+
+LONGEST_MESSAGE: Final = 1000
+LONGEST_PATH: Final = 4096
+
+# Control characters, those that turn or hide text on the screen, lone surrogates, non-characters.
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
+)
+_SPACES: Final = re.compile(r"[\t\n\r\x0b\x0c\x85\u2028\u2029]+")
+# What Markdown, HTML, references, math and tables give a meaning to. An underscore between letters is one.
+_MARKUP: Final = re.compile(
+    r"[\\`*\[\]<>&|~$#@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=//)|(?<=www)\.|(?<=WWW)\."
+)
+
+
+def clean(text: str, longest: int = LONGEST_MESSAGE) -> str:
+    """One line of visible text without secrets, at most so long."""
+    return redact_text(_INVISIBLE.sub("\ufffd", _SPACES.sub(" ", text)), longest)
+
+
+def clean_path(path: str) -> str:
+    """A file's path as it is shown: relative, with forward slashes, without `./`; stdin by its name."""
+    path = clean(path, LONGEST_PATH)
+    return "stdin" if path == "-" else path.removeprefix("./")
+
+
+def prose(text: str, longest: int = LONGEST_MESSAGE) -> str:
+    """The text for Markdown, all of it literal."""
+    return _MARKUP.sub(_entity, clean(text, longest))
+
+
+def code(text: str, longest: int = LONGEST_MESSAGE) -> str:
+    """The text for Markdown in monospace; hosts link no names and references inside."""
+    return f"<code>{prose(text, longest)}</code>"
+
+
+def _entity(match: re.Match[str]) -> str:
+    # Behind @ and # a host that looks for references in the rendered text finds none.
+    return f"&#{ord(match[0])};" + ("\u200b" if match[0] in "@#" else "")
+
+
+def message_of(finding: Finding) -> str:
+    """What a finding says, with the value that would pass."""
+    text = clean(finding.message)
+    return f"{text}; passes with {clean(finding.passes)}" if finding.passes else text
+
+
+def place_of(path: str, line: int) -> str:
+    """`path:line` as it is shown."""
+    return f"{clean_path(path)}:{line}"
