@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
@@ -76,12 +76,12 @@ class KvCachePlan:
     vllm_version: VllmVersion
     num_gpu_blocks_override: int | None
     decode_context_parallel_size: int
-    _tables: tuple[tuple[tuple[CacheSpec, ...], int], ...]
+    _tables: tuple[tuple[tuple[CacheSpec, ...], int], ...] = field(repr=False)
     """Each distinct kind of block table and how many there are of it."""
-    _stage_layers: tuple[tuple[tuple[CacheSpec, int], ...], ...]
+    _stage_layers: tuple[tuple[tuple[CacheSpec, int], ...], ...] = field(repr=False)
     """Per pipeline stage each distinct layer and how many there are, before grouping."""
-    _demand: Demand
-    _era: Era
+    _demand: Demand = field(repr=False)
+    _era: Era = field(repr=False)
 
     @property
     def is_attention_free(self) -> bool:

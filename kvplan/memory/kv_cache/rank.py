@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kvplan.architecture.layers import Mamba1State, Mamba2State
 from kvplan.memory.kv_cache.era import Era, era_of
+from kvplan.memory.kv_cache.model_dtype import dtype_on_card
 
 if TYPE_CHECKING:
     from kvplan.architecture.model_shape import ModelShape
@@ -71,7 +72,11 @@ class Rank:
 
 
 def rank_of(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec) -> Rank:
-    """The part of settings and card that the KV cache depends on."""
+    """The part of settings and card that the KV cache depends on.
+
+    Raises:
+        InputError: the card cannot compute in that dtype.
+    """
     dtype = _kv_cache_dtype(shape, settings, gpu)
     return Rank(
         platform=gpu.platform,
@@ -79,7 +84,13 @@ def rank_of(shape: ModelShape, settings: ResolvedSettings, gpu: GpuSpec) -> Rank
         gpu_name=gpu.name,
         cpu_features=gpu.arch if gpu.platform == "cpu" else None,
         vllm_version=settings.vllm_version,
-        dtype=settings.dtype,
+        dtype=dtype_on_card(
+            shape,
+            settings.dtype,
+            gpu,
+            settings.vllm_version,
+            is_default="dtype" in settings.defaulted,
+        ),
         kv_cache_dtype=dtype,
         skip_layers=_skip_layers(shape, settings, dtype),
         block_size=settings.block_size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kvplan.architecture.layers import (
     DeepseekV4Attention,
@@ -18,9 +18,6 @@ from kvplan.units import round_up
 if TYPE_CHECKING:
     from kvplan.architecture.model_shape import ModelShape
     from kvplan.memory.kv_cache.rank import Rank
-
-_FLOAT16_REFUSED: Final = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4"})
-"""Source: vLLM 0.32.0 config/model.py::_FLOAT16_NOT_SUPPORTED_MODELS."""
 
 
 def check_supported(shape: ModelShape, rank: Rank) -> tuple[str, ...]:
@@ -154,12 +151,6 @@ def _check_context_parallel(shape: ModelShape, rank: Rank) -> None:
 
 
 def _check_dtypes(shape: ModelShape, rank: Rank) -> None:
-    if rank.dtype == "float16" and shape.model_type in _FLOAT16_REFUSED:
-        raise InputError(
-            f"The model type '{shape.model_type}' does not support float16. Reason: Numerical instability. "
-            "Please use bfloat16 or float32 instead.",
-            "vLLM's own refusal; a card without bfloat16 can only serve it in float32",
-        )
     dtype = rank.kv_cache_dtype
     if dtype.startswith("nvfp4") and not dtype.endswith("_ds_mla") and shape.uses_mla:
         raise InputError(
