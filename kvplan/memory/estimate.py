@@ -186,13 +186,24 @@ def _tightest_stage(
         requested,
         requested + int((gpu.total_bytes_high - gpu.total_bytes) * util),
     )
-    charged = (overhead.activations, overhead.cuda_graphs, overhead.other)
+    charged = (overhead.activations, overhead.cuda_graphs)
     left = [
-        remaining(share, combine((weights.per_stage[stage], *charged)))
+        remaining(share, combine((weights.per_stage[stage], *charged, _other(gpu, weights, overhead, stage))))
         for stage in range(settings.pipeline_parallel_size)
     ]
     tightest = min(range(len(left)), key=lambda s: left[s].mid / (plan.stage_bytes_per_block[s] or 1))
     return tightest, left[tightest]
+
+
+def _loading_bytes(gpu: GpuSpec, weights: WeightsPerGpu, stage: int) -> int:
+    """What "Model loading took" counts beyond the tensors; the CPU has no caching allocator to round up."""
+    if gpu.platform == "cpu":
+        return 0
+    return max(0, weights.allocated_per_stage[stage].mid - weights.per_stage[stage].mid)
+
+
+def _other(gpu: GpuSpec, weights: WeightsPerGpu, overhead: Overhead, stage: int) -> Interval:
+    return overhead.other.map(lambda size: size + _loading_bytes(gpu, weights, stage))
 
 
 def _ledger(
@@ -210,7 +221,13 @@ def _ledger(
         BudgetLine("weights", stage_weights, weights.source, weights.explanation),
         BudgetLine("activations", overhead.activations, overhead.source, overhead.explain("activations")),
         BudgetLine("cuda_graphs", overhead.cuda_graphs, overhead.source, overhead.explain("cuda_graphs")),
-        BudgetLine("other", overhead.other, overhead.source, overhead.explain("other")),
+        BudgetLine(
+            "other",
+            _other(gpu, weights, overhead, stage),
+            overhead.source,
+            f"{overhead.explain('other')}; beside the tensors, loading leaves "
+            f"{_loading_bytes(gpu, weights, stage):,} B of rotary tables and whole allocator blocks",
+        ),
     )
     used = sum(line.bytes.mid for line in before_kv)
     kv_line = BudgetLine(
