@@ -131,7 +131,10 @@ def _measured(report: TuneReport, *, markdown: bool) -> str | None:
         ("memory used at most", gib(measured.peak_memory_bytes)),
     ]
     where = f"trial {measured.trial}, {state}, {measured.repeats} repeats of {measured.concurrency} users"
-    return render_table((where, ""), rows, markdown=markdown)
+    bullet = "- " if markdown else "  "
+    notes = [f"{bullet}{note}" for note in measured.notes]
+    table = render_table((where, ""), rows, markdown=markdown)
+    return "\n\n".join([table, *(["\n".join(notes)] if notes else [])])
 
 
 def _boundary(report: TuneReport, *, markdown: bool) -> str | None:

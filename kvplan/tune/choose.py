@@ -16,8 +16,8 @@ CONFIDENCE: Final = 0.95
 SWEEP_NOISE: Final = 0.02
 """Loads on one server whose output throughput is this close are taken for equally fast."""
 LAUNCH_NOISE: Final = 0.05
-"""Relative difference of output throughput that two launches of the same settings may show, where no two of
-them were seen to differ by more: a smaller change is undecided, however tight repeats in one launch are."""
+"""Least relative difference of output throughput that a launch of the same settings may show: a smaller
+change is undecided, however tight the repeats inside one launch are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,21 @@ def objective_values(problem: Problem, trial: Trial) -> list[float]:
         tokens = None if trial.launch is None else trial.launch.facts.kv_cache_tokens
         return [] if tokens is None or not loads else [float(tokens)] * 2
     return throughputs(loads)
+
+
+def prediction_half_width(values: Sequence[float]) -> float | None:
+    """Half-width of the 95 % prediction interval of one more value, relative to the mean; None below two.
+
+    t(n - 1) x s x sqrt(1 + 1/n) for values that are drawn alike.
+    """
+    count, middle = len(values), mean(values)
+    if count < 2 or not middle:
+        return None
+    from scipy import stats
+
+    spread = math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (count - 1))
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
+    return quantile * spread * math.sqrt(1 + 1 / count) / middle
 
 
 def better_variant(problem: Problem, variant: Trial, base: Trial) -> bool:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kvplan.tune.card import utilization_of
-from kvplan.tune.choose import LAUNCH_NOISE, compare, is_quantised, mean, throughputs, violations
+from kvplan.tune.choose import (
+    LAUNCH_NOISE,
+    compare,
+    is_quantised,
+    mean,
+    prediction_half_width,
+    throughputs,
+    violations,
+)
 from kvplan.tune.search import margin_points, peak_spread_bytes, variants
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kvplan.config.serving import ServingConfig
     from kvplan.tune.card import Card, KvRules
     from kvplan.tune.choose import Difference
@@ -40,6 +51,8 @@ class LoadSummary:
     peak_running: int | None
     peak_kv_usage: float | None
     peak_memory_bytes: int | None
+    notes: tuple[str, ...] = ()
+    """What a reader must know before believing the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +124,7 @@ class Recommendation:
     margin_utilization: float | None
     peak_spread_bytes: int | None
     launch_noise: float
-    """How much launches of the same settings differed in output throughput (relative), at least 5 %."""
+    """How far one more launch of the same settings may lie from their mean output throughput (relative)."""
     curve: tuple[LoadSummary, ...]
     """The sweep of one server, by number of users."""
     first_preemption: int | None
@@ -196,6 +209,7 @@ def summarise(trial: Trial, kind: str, concurrency: int, loads: tuple[LoadResult
         peak_running=_highest([load.peak_running for load in loads]),
         peak_kv_usage=_highest([load.peak_kv_usage for load in loads]),
         peak_memory_bytes=_highest([load.peak_memory_bytes for load in loads]),
+        notes=_one_of_each(note for load in loads for note in load.notes),
     )
 
 
@@ -324,9 +338,11 @@ def _effects(state: SearchState) -> list[KnobEffect]:
 
 
 def launch_noise(state: SearchState) -> float:
-    """The largest relative difference between launches with the probe's knobs at the target's load.
+    """How far one more launch of the probe's knobs may lie from their mean at the target's load (relative).
 
-    Utilisation and max_num_seqs differ between them, which at the target's load buys no speed.
+    The half-width of the 95 % prediction interval of the launches' mean output throughputs, at least
+    `LAUNCH_NOISE`, which also stands in where only one such launch was made. Utilisation and max_num_seqs
+    differ between them, which at the target's load buys no speed.
     """
     if state.probe is None:
         return LAUNCH_NOISE
@@ -338,7 +354,7 @@ def launch_noise(state: SearchState) -> float:
         if trial.survived and trial.spec.settings.with_flags(**free) == knobs
         if (value := mean(throughputs(trial.results("target", state.problem.target_concurrency)))) is not None
     ]
-    return max(LAUNCH_NOISE, max(means) / min(means) - 1) if len(means) > 1 else LAUNCH_NOISE
+    return max(LAUNCH_NOISE, prediction_half_width(means) or 0.0)
 
 
 def _pair(state: SearchState, knob: str, value: Any) -> tuple[Trial | None, Trial | None]:
@@ -376,7 +392,7 @@ def _knob_effect(
         )
     elif difference is None or not difference.is_decided(noise):
         verdict = "undecided"
-        why = f"repeats, or launches of the same settings (by {noise:.0%}), differ as much by themselves"
+        why = f"repeats, or launches of the same settings (95 % within {noise:.0%}), differ as much anyway"
     else:
         verdict, why = (
             ("better", "decided at 95 %") if difference.change > 0 else ("worse", "decided at 95 %")
@@ -448,6 +464,12 @@ def _users_before_preemption(probe: Trial) -> int | None:
     first = _first_preemption(probe)
     tried = {load.level.concurrency for load in probe.loads}
     return max((users for users in tried if first is None or users < first), default=None)
+
+
+def _one_of_each(notes: Iterable[str]) -> tuple[str, ...]:
+    """Notes that differ in more than their figures, each in its first form."""
+    kinds = {re.sub(r"[\d.,]+", "#", note): note for note in reversed(list(notes))}
+    return tuple(reversed(kinds.values()))
 
 
 def _median(values: list[float | None]) -> float | None:

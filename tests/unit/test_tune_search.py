@@ -10,7 +10,7 @@ import pytest
 from kvplan.errors import FailureClass
 from kvplan.memory.hardware import cpu_spec
 from kvplan.tune.assumed import AssumedServer
-from kvplan.tune.choose import objective_values
+from kvplan.tune.choose import objective_values, prediction_half_width
 from kvplan.tune.problem import Constraints, Lengths, Problem, Space
 from kvplan.tune.recommend import Recommendation, recommend
 from kvplan.tune.rules import kv_rules
@@ -336,6 +336,12 @@ def test_the_grid_tries_every_combination_that_can_start_and_confirms_the_best()
     assert answer.boundary_survived.gpu_memory_utilization == 0.7
     assert answer.boundary_failed.gpu_memory_utilization == 0.9
     assert answer.met
+
+
+def test_the_noise_between_launches_is_the_prediction_interval_of_one_more() -> None:
+    # Three values 90, 100, 110: s = 10, t(2) at 97.5 % = 4.3027 (a table), sqrt(1 + 1/3) = 1.1547.
+    assert prediction_half_width([90, 100, 110]) == pytest.approx(4.3027 * 10 * 1.1547 / 100, rel=1e-4)
+    assert prediction_half_width([100]) is None
 
 
 def test_latency_is_judged_by_the_end_to_end_p99_and_capacity_by_tokens() -> None:

@@ -1,0 +1,77 @@
+"""The report of a run, from its journal alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from kvplan.report.tune import TuneReport
+from kvplan.tune.journal import FILE_NAME, read_journal
+
+ROOT = Path(__file__).parents[2]
+RUN = ROOT / "tests" / "data" / "runs" / "demo-cpu"
+
+
+@pytest.fixture(scope="module")
+def report() -> TuneReport:
+    return TuneReport.of(read_journal(RUN))
+
+
+def documented(text: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", text))
+
+
+def test_every_key_of_the_json_is_documented(report: TuneReport) -> None:
+    text = (ROOT / "docs" / "reports.md").read_text()
+    record = json.loads(report.render("json"))
+    assert record["schema"] == "kvplan.report/1"
+    assert set(record) - documented(text) == set()
+    assert set(record["recommendation"]) - documented(text) == set()
+
+
+def test_the_demo_shows_both_ends_of_the_boundary_with_their_evidence(report: TuneReport) -> None:
+    answer = report.recommendation
+    assert report.is_finished
+    assert report.memory_limit == "cgroup"
+    assert answer.met
+    assert answer.low_end is not None
+    assert answer.boundary_survived is not None
+    assert answer.boundary_failed is not None
+    assert answer.low_end.failure == "kv_too_small"
+    assert "To serve at least one request" in (answer.low_end.evidence or "")
+    assert answer.boundary_failed.failure == "killed"
+    assert (answer.boundary_failed.oom_kill_count or 0) >= 1
+    width = answer.boundary_failed.gpu_memory_utilization - answer.boundary_survived.gpu_memory_utilization
+    assert 0 < width <= report.problem.tolerance + 1e-9
+
+
+def test_an_interrupted_copy_of_it_is_told_as_far_as_it_went(report: TuneReport, tmp_path: Path) -> None:
+    lines = (RUN / FILE_NAME).read_text().splitlines(keepends=True)
+    kept, trials = [], 0
+    for line in lines:
+        trials += json.loads(line)["kind"] == "trial"
+        kept.append(line)
+        if trials == 3:
+            break
+    (tmp_path / FILE_NAME).write_text("".join(kept) + lines[-1][:100])
+    cut = TuneReport.of(read_journal(tmp_path))
+    assert not cut.is_finished
+    assert not cut.recommendation.met
+    assert len(cut.trials) == 3
+    assert cut.recommendation.curve == report.recommendation.curve
+    assert len(cut.warnings) == 1
+    text = cut.render("text")
+    assert "kvplan tune --resume" in text
+    assert "the last line is torn" in text
+
+
+def test_without_outcome_lines_the_replayed_search_says_the_same(report: TuneReport, tmp_path: Path) -> None:
+    lines = (RUN / FILE_NAME).read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["kind"] != "outcome"]
+    assert len(kept) < len(lines)
+    (tmp_path / FILE_NAME).write_text("".join(kept))
+    replayed = TuneReport.of(read_journal(tmp_path))
+    assert replayed.recommendation == report.recommendation
