@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kvplan.memory.hardware import GpuSpec
 
 _T = TypeVar("_T")
+_DEFAULTED: Final = tuple(name for name in ResolvedSettings.__dataclass_fields__ if name in FIELD_NAMES)
+"""Flags that have a default to be named."""
 
 _DTYPES: Final = {
     "half": "float16",
@@ -93,11 +95,7 @@ def resolve(
         charges_cudagraphs=side.charges_cudagraphs,
         allows_longer_max_model_len=side.allows_longer_max_model_len,
         profiles_encoder=side.profiles_encoder,
-        defaulted=tuple(
-            name
-            for name in ResolvedSettings.__dataclass_fields__
-            if name not in given and name in FIELD_NAMES
-        ),
+        defaulted=tuple(name for name in _DEFAULTED if name not in given),
     )
 
 

@@ -51,11 +51,7 @@ class ServingConfig:
 
     def given(self) -> dict[str, Any]:
         """The flags that were given, in declaration order, `other_flags` last and flat."""
-        named = {
-            f.name: getattr(self, f.name)
-            for f in dataclasses.fields(self)
-            if f.name != "other_flags" and getattr(self, f.name) is not None
-        }
+        named = {name: value for name in _FIELDS if (value := getattr(self, name)) is not None}
         return named | dict(self.other_flags)
 
     def with_flags(self, **flags: Any) -> ServingConfig:
@@ -65,4 +61,5 @@ class ServingConfig:
         return dataclasses.replace(self, **named, other_flags={**self.other_flags, **rest})
 
 
-FIELD_NAMES: Final = frozenset(f.name for f in dataclasses.fields(ServingConfig)) - {"other_flags"}
+_FIELDS: Final = tuple(f.name for f in dataclasses.fields(ServingConfig) if f.name != "other_flags")
+FIELD_NAMES: Final = frozenset(_FIELDS)

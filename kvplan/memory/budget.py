@@ -21,8 +21,6 @@ class BudgetLine:
     """May be negative for `kv_cache` (what is missing) and `unrequested` (promised beyond the card)."""
     source: str
     """Where the figure is from: config arithmetic, headers, the fitted overhead model, a flag."""
-    explanation: str = ""
-    """The formula with its numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvplan.errors import FailureClass
-from kvplan.memory.budget import Budget, BudgetLine, remaining, requested_bytes
+from kvplan.memory.budget import Budget, BudgetLine, LineName, remaining, requested_bytes
 from kvplan.memory.capacity import Capacity
 from kvplan.memory.interval import Interval
 from kvplan.memory.overhead import combine
@@ -62,6 +62,34 @@ class Estimate:
         return (
             self.plan.estimated_max_model_len(_as_widest_stage(self.plan, self.tightest_stage, available))
             or None
+        )
+
+    def explain(self, name: LineName) -> str:
+        """The formula of a ledger line with its numbers."""
+        budget = self.budget
+        if name == "weights":
+            return self.weights.explanation
+        if name == "other":
+            loading = _loading_bytes(self.gpu, self.weights, self.tightest_stage)
+            return (
+                f"{self.overhead.explain(name)}; beside the tensors, loading leaves {loading:,} B of rotary "
+                "tables and whole allocator blocks"
+            )
+        if name in {"activations", "cuda_graphs"}:
+            return self.overhead.explain(name)
+        kv_bytes, rest = budget.available_kv_bytes.mid, budget.line("unrequested").bytes.mid
+        if name == "unrequested":
+            return (
+                f"{budget.total_bytes:,} - {budget.total_bytes - rest:,} = {rest:,} B; the CUDA context and "
+                "what vLLM does not count live here"
+            )
+        if self.settings.kv_cache_memory_bytes is not None:
+            return f"{kv_bytes:,} B given"
+        requested = budget.requested_bytes
+        share = f"{budget.total_bytes:,} x {self.settings.gpu_memory_utilization:g}"
+        return (
+            f"{self.rules.requested_rounding}({share}) = {requested:,}; {requested:,} - "
+            f"{requested - kv_bytes:,} = {kv_bytes:,} B"
         )
 
     @property
@@ -216,38 +244,23 @@ def _ledger(
     kv_bytes: Interval,
 ) -> Budget:
     stage_weights = weights.per_stage[stage]
-    kv_given = settings.kv_cache_memory_bytes is not None
     before_kv = (
-        BudgetLine("weights", stage_weights, weights.source, weights.explanation),
-        BudgetLine("activations", overhead.activations, overhead.source, overhead.explain("activations")),
-        BudgetLine("cuda_graphs", overhead.cuda_graphs, overhead.source, overhead.explain("cuda_graphs")),
-        BudgetLine(
-            "other",
-            _other(gpu, weights, overhead, stage),
-            overhead.source,
-            f"{overhead.explain('other')}; beside the tensors, loading leaves "
-            f"{_loading_bytes(gpu, weights, stage):,} B of rotary tables and whole allocator blocks",
-        ),
+        BudgetLine("weights", stage_weights, weights.source),
+        BudgetLine("activations", overhead.activations, overhead.source),
+        BudgetLine("cuda_graphs", overhead.cuda_graphs, overhead.source),
+        BudgetLine("other", _other(gpu, weights, overhead, stage), overhead.source),
     )
     used = sum(line.bytes.mid for line in before_kv)
     kv_line = BudgetLine(
         "kv_cache",
         kv_bytes,
-        "--kv-cache-memory-bytes" if kv_given else "requested - weights - activations - graphs - other",
-        f"{kv_bytes.mid:,} B given"
-        if kv_given
-        else f"ceil({gpu.total_bytes:,} x {settings.gpu_memory_utilization:g}) = {requested:,}; "
-        f"{requested:,} - {used:,} = {kv_bytes.mid:,} B",
+        "requested - weights - activations - graphs - other"
+        if settings.kv_cache_memory_bytes is None
+        else "--kv-cache-memory-bytes",
     )
-    unrequested = gpu.total_bytes - used - kv_bytes.mid
-    rest = BudgetLine(
-        "unrequested",
-        Interval.exactly(unrequested),
-        "total - everything above",
-        f"{gpu.total_bytes:,} - {gpu.total_bytes - unrequested:,} = {unrequested:,} B; the CUDA context and "
-        "what vLLM does not count live here",
-    )
-    return Budget(gpu.total_bytes, requested, (*before_kv, kv_line, rest))
+    rest = Interval.exactly(gpu.total_bytes - used - kv_bytes.mid)
+    unrequested = BudgetLine("unrequested", rest, "total - everything above")
+    return Budget(gpu.total_bytes, requested, (*before_kv, kv_line, unrequested))
 
 
 def _verdict(

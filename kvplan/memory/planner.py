@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kvplan.config.version_rules import VersionRules
     from kvplan.memory.capacity import RequestLengths
     from kvplan.memory.hardware import GpuSpec
+    from kvplan.memory.kv_cache.plan import KvCachePlan
     from kvplan.memory.overhead import Overhead
     from kvplan.memory.overhead.coefficients import Coefficients
     from kvplan.memory.overhead.correction import Correction
@@ -55,7 +56,10 @@ class Planner:
     """Of the overhead model; others only when the fit judges itself."""
     correction: Correction | None = None
     """What launches of this model, card and version measured here."""
-    _weights: dict[tuple[object, ...], WeightsPerGpu] = field(default_factory=dict, repr=False)
+    _weights: dict[tuple[object, ...], WeightsPerGpu] = field(default_factory=dict, init=False, repr=False)
+    _parts: dict[ResolvedSettings, tuple[KvCachePlan, WeightsPerGpu, Overhead]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def estimate(self, serving: ServingConfig) -> Estimate:
         """The whole answer for these flags.
@@ -71,19 +75,9 @@ class Planner:
 
     def estimate_resolved(self, settings: ResolvedSettings) -> Estimate:
         """The whole answer for settings whose defaults are filled in."""
-        shape = self.shape
-        if settings.allows_longer_max_model_len and shape.longest_model_len is not None:
-            shape = dataclasses.replace(
-                shape, longest_model_len=max(shape.longest_model_len, settings.max_model_len)
-            )
-        plan = plan_kv_cache(shape, settings, self.gpu)
-        weights = self._weights_for(settings)
-        overhead = predict_overhead(
-            overhead_inputs(self.shape, self.model_config, settings, self.gpu), self.coefficients
-        )
+        plan, weights, overhead = self._parts_for(settings)
         if self.correction is not None:
             overhead = corrected(overhead, self.correction)
-        overhead = self._with_side_memory(overhead, settings)
         return estimate(
             shape=self.shape,
             gpu=self.gpu,
@@ -95,6 +89,24 @@ class Planner:
             lengths=self.lengths,
             used_bytes=self.used_bytes,
         )
+
+    def _parts_for(self, settings: ResolvedSettings) -> tuple[KvCachePlan, WeightsPerGpu, Overhead]:
+        """What does not change with the share of the card, which is what a search varies most."""
+        key = dataclasses.replace(settings, gpu_memory_utilization=1.0)
+        if key not in self._parts:
+            shape = self.shape
+            if settings.allows_longer_max_model_len and shape.longest_model_len is not None:
+                longest = max(shape.longest_model_len, settings.max_model_len)
+                shape = dataclasses.replace(shape, longest_model_len=longest)
+            overhead = predict_overhead(
+                overhead_inputs(self.shape, self.model_config, settings, self.gpu), self.coefficients
+            )
+            self._parts[key] = (
+                plan_kv_cache(shape, settings, self.gpu),
+                self._weights_for(settings),
+                self._with_side_memory(overhead, settings),
+            )
+        return self._parts[key]
 
     def _with_side_memory(self, overhead: Overhead, settings: ResolvedSettings) -> Overhead:
         """What flags without a line of their own add to `other`, and where graphs are charged."""

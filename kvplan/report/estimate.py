@@ -127,7 +127,7 @@ class EstimateReport:
                         "bytes": line.bytes.as_dict(),
                         "exact": line.bytes.exact,
                         "source": line.source,
-                        "explanation": line.explanation,
+                        "explanation": now.explain(line.name),
                     }
                     for line in now.budget.lines
                 ],

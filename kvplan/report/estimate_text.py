@@ -159,7 +159,7 @@ def _advice(report: EstimateReport) -> str:
 def _explanation(report: EstimateReport, *, markdown: bool) -> str:
     bullet = "- " if markdown else "  "
     lines = [
-        f"{bullet}{_LINE_NAMES[line.name]}: {line.explanation} [{line.source}]"
+        f"{bullet}{_LINE_NAMES[line.name]}: {report.estimate.explain(line.name)} [{line.source}]"
         for line in report.estimate.budget.lines
     ]
     return "\n".join(["how", *lines])

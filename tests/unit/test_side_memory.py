@@ -69,7 +69,7 @@ def test_tensor_parallelism_divides_one_side_of_each_layer() -> None:
 def test_four_adapters_of_rank_64_are_charged_to_the_budget() -> None:
     without, with_lora = ask(), ask(enable_lora=True, max_loras=4, max_lora_rank=64)
     assert with_lora.budget.available_kv_bytes.mid < without.budget.available_kv_bytes.mid
-    assert "LoRA buffers, 4 x rank 64" in with_lora.budget.line("other").explanation
+    assert "LoRA buffers, 4 x rank 64" in with_lora.explain("other")
 
 
 def test_adapters_of_a_mixture_are_refused_by_name() -> None:
