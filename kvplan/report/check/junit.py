@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def as_junit(checked: Checked) -> str:
     """The run; with nothing found, one suite of no tests.
 
-    A finding that makes the gate say no is a failure; all others of the launch are in the case's output, waived
+    A finding that makes the gate say no is a failure; all others of the launch stand in the output, waived
     ones with the day that the waiver ends. What could not be judged is skipped, and an error where the policy
     asks that it can be.
     """

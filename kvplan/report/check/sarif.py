@@ -2,8 +2,8 @@
 
 Source: OASIS SARIF 2.1.0; GitHub docs, "SARIF support for code scanning": only the first location counts; a
 pull request shows a result only where all its lines are among the changed ones (a result here is the flag's
-line, not the whole command); `primaryLocationLineHash` is the only fingerprint; suppressions are ignored (what
-is waived is left out here); `security-severity` would make this a security alert.
+line, not the whole command); `primaryLocationLineHash` is the only fingerprint; suppressions are ignored, so
+that what is waived is left out; `security-severity` would make this a security alert.
 """
 
 from __future__ import annotations
