@@ -6,10 +6,11 @@ import contextlib
 import os
 import secrets
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from kvplan.engine.guard import remove_cgroup
 
 _V1_ROOT: Final = Path("/sys/fs/cgroup/memory")
 _V2_ROOT: Final = Path("/sys/fs/cgroup")
@@ -73,16 +74,8 @@ class MemoryCgroup:
             return None
 
     def remove(self) -> None:
-        """Remove it; its processes must be gone (uncharging their last pages takes the kernel a moment)."""
-        for _ in range(50):
-            try:
-                self.path.rmdir()
-            except FileNotFoundError:
-                return
-            except OSError:
-                time.sleep(0.02)
-            else:
-                return
+        """Remove it; its processes must be gone."""
+        remove_cgroup(self.path)
 
     def _try_to_enter(self) -> None:
         """Let a process in: the right to make a cgroup does not bring the right to move into it.

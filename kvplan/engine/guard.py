@@ -106,17 +106,21 @@ def remove_remains(state: LaunchState) -> list[str]:
     removed = unlink_shared_memory(state.shared_memory)
     shutil.rmtree(state.tmp_dir, ignore_errors=True)
     if state.cgroup is not None:
-        # Uncharging the last pages can take the kernel a moment, and EBUSY until then.
-        for _ in range(50):
-            try:
-                Path(state.cgroup).rmdir()
-            except FileNotFoundError:
-                break
-            except OSError:
-                time.sleep(0.02)
-            else:
-                break
+        remove_cgroup(Path(state.cgroup))
     return removed
+
+
+def remove_cgroup(path: Path) -> None:
+    """Remove a cgroup whose processes are gone; it is busy until their last pages are uncharged."""
+    for _ in range(50):
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
 
 
 class Guard:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvplan.engine.guard import KILL_TIMEOUT_S, LaunchState, boot_id, remove_remains
 from kvplan.engine.process_tree import kill_all, left_of_launch
-from kvplan.errors import EngineError
+from kvplan.errors import EngineError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +67,7 @@ def device_lock(
 
     Raises:
         EngineBusyError: still held after `wait_s`.
+        InputError: the lock file can't be opened.
     """
     deadline = time.monotonic() + wait_s
     paths = [lock_path(device) for device in sorted(set(devices), key=lambda name: name or "")]
@@ -120,13 +121,17 @@ def _clean_up(state_path: Path, on_clean_up: Callable[[str], None]) -> None:
 def _open(path: Path) -> int:
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(path, flags)
-    except FileNotFoundError:
-        fd = os.open(path, flags | os.O_CREAT, 0o666)
-        # Against the umask: another user of the machine must be able to wait for us.
-        with contextlib.suppress(OSError):
-            os.fchmod(fd, 0o666)
-        return fd
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            fd = os.open(path, flags | os.O_CREAT, 0o666)
+    except OSError as error:
+        hint = f"{DIRECTORY_VARIABLE} names another folder for locks"
+        raise InputError(f"{path}: {error.strerror}", hint) from error
+    # Against the umask: another user of the machine must be able to wait for us.
+    with contextlib.suppress(OSError):
+        os.fchmod(fd, 0o666)
+    return fd
 
 
 def _acquire(fd: int, path: Path, deadline: float, on_wait: Callable[[str], None]) -> None:

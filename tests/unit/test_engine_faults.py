@@ -454,3 +454,9 @@ def test_a_killed_owner_does_not_hold_the_device(plans: Plans) -> None:
     finish(owner)
     with running_engine(plans.make(), lock_wait_s=15) as engine:
         assert engine.answers()
+
+
+def test_a_folder_for_locks_that_is_not_there_is_named(plans: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVPLAN_LOCK_DIR", str(plans.folder / "none"))
+    with pytest.raises(InputError, match="none/kvplan-engine.lock: No such file"), running_engine(plans.make()):
+        pytest.fail("it started")
