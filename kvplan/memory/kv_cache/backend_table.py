@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvplan.errors import InputError
+from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.memory.kv_cache.heads_backends import HEADS_BACKENDS, heads_priorities
 from kvplan.memory.kv_cache.latent_backends import LATENT_BACKENDS, latent_priorities
 
@@ -58,7 +58,7 @@ def select_backend(request: AttentionRequest, asked: str | None) -> tuple[Backen
 def _asked_backend(request: AttentionRequest, asked: str) -> Backend:
     backend = BACKENDS.get(asked.upper())
     if backend is None:
-        raise InputError(
+        raise UnsupportedModelError(
             f"attention backend {asked!r} has no rule here", f"known: {', '.join(sorted(BACKENDS))}"
         )
     if reasons := backend.refusals(request):

@@ -14,7 +14,7 @@ from kvplan.architecture.layers import (
     MlaIndexer,
     SlidingWindow,
 )
-from kvplan.errors import InputError
+from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.memory.kv_cache.backend_table import select_backend
 from kvplan.memory.kv_cache.backends import AttentionRequest, Backend
 from kvplan.memory.kv_cache.sizes import KernelSizes, at_multiples, exactly
@@ -53,7 +53,7 @@ def layer_backend(shape: ModelShape, rank: Rank, cache: AttendedCache, dtype: st
         return _cpu_backend(rank, cache, dtype)
     capability = rank.capability
     if capability is None:
-        raise InputError(f"the compute capability of {rank.gpu_name} is not known")
+        raise UnsupportedModelError(f"the compute capability of {rank.gpu_name} is not known")
     match cache:
         case MlaIndexer():
             found = LayerBackend("DEEPSEEK_V32_INDEXER", exactly(64), "auto")
@@ -181,7 +181,7 @@ def _deepseek_v4_backend(rank: Rank, dtype: str, capability: Capability) -> Laye
             "leave --block-size to vLLM, which takes 256",
         )
     if rank.attention_backend is not None:
-        raise InputError(
+        raise UnsupportedModelError(
             f"--attention-backend {rank.attention_backend} with DeepSeek-V4 has no rule here",
             "leave --attention-backend to vLLM",
         )

@@ -11,7 +11,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from kvplan.architecture.layers import ChunkedLocal
-from kvplan.errors import InputError
+from kvplan.errors import UnsupportedModelError
 from kvplan.memory.kv_cache import printed
 from kvplan.memory.kv_cache.grouping import Group, bytes_per_block, group_layers, on_stage
 from kvplan.memory.kv_cache.layer_specs import rank_layers
@@ -262,7 +262,7 @@ def _plan_for_any_card(shape: ModelShape, rank: Rank) -> KvCachePlan:
     plans = [_plan(shape, dataclasses.replace(rank, capability=capability)) for capability in _CARDS]
     found = {dataclasses.replace(plan, attention_backends=(), warnings=()) for plan in plans}
     if len(found) > 1:
-        raise InputError(
+        raise UnsupportedModelError(
             f"the compute capability of {rank.gpu_name} is not known, and this model's KV cache hangs on it",
             "name the card by a profile (`kvplan profiles gpus`)",
         )

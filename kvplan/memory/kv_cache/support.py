@@ -40,7 +40,7 @@ def check_supported(shape: ModelShape, rank: Rank) -> tuple[str, ...]:
 
 def _check_platform(rank: Rank) -> None:
     if rank.platform == "other":
-        raise InputError(
+        raise UnsupportedModelError(
             f"{rank.gpu_name}: kvplan has no rules for vLLM's KV cache on cards that are not NVIDIA's",
             "plan for an NVIDIA card, or for vLLM's CPU backend with --device cpu",
         )
