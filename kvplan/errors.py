@@ -63,7 +63,6 @@ class KvplanError(Exception):
         return self.message
 
 
-@dataclass
 class InputError(KvplanError):
     """A flag, a file, a config or a profile is wrong; the message names it with file:line or key path."""
 
@@ -75,12 +74,10 @@ class UnknownNameError(InputError):
     nearest: tuple[str, ...] = ()
 
 
-@dataclass
 class UnsupportedModelError(InputError):
     """An architecture, attention kind or quantisation without an exact rule: refused, never guessed."""
 
 
-@dataclass
 class MissingDependencyError(KvplanError):
     """An optional package is missing; the hint names the extra that brings it."""
 
@@ -94,6 +91,5 @@ class EngineError(KvplanError):
     log_path: str | None = None
 
 
-@dataclass
 class LoadError(KvplanError):
     """The load client could not do its work (no answer, wrong server, bad workload)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,6 +57,8 @@ def correction_for(
     ]
     if not lessons:
         return None
+    import statistics
+
     shifts = [lesson.shift_bytes for lesson in lessons]
     middle = round(statistics.median(shifts))
     scatter = round(1.5 * statistics.median(abs(s - middle) for s in shifts))

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvplan.errors import InputError
-from kvplan.launch import Launch
 
 if TYPE_CHECKING:
     from kvplan.config.project_file import ProjectFile
+    from kvplan.launch import Launch
 
 
 def store_path(project: ProjectFile | None = None) -> Path:
@@ -60,6 +60,8 @@ def remembered(path: Path) -> tuple[tuple[Launch, ...], int]:
         return (), 0
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    from kvplan.launch import Launch
+
     launches: list[Launch] = []
     damaged = 0
     for line in lines:

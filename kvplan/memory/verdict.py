@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Final, Literal
 
 from kvplan.errors import FailureClass
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 YES_FROM: Final = 0.9
 NO_UP_TO: Final = 0.1
-_Z80: Final = NormalDist().inv_cdf(0.9)
-"""Half an 80 % interval in standard deviations: 1.2816."""
+_Z80: Final = 1.2815515655446004
+"""Half an 80 % interval in standard deviations: `statistics.NormalDist().inv_cdf(0.9)`, whose module costs
+5 ms of every start (fractions, decimal, random)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ def probability_at_least(quantity: Interval, threshold: int) -> float:
     side = quantity.high - quantity.mid if threshold > quantity.mid else quantity.mid - quantity.low
     if side == 0:
         return 1.0 if quantity.mid >= threshold else 0.0
-    return 1.0 - NormalDist().cdf((threshold - quantity.mid) / (side / _Z80))
+    # The normal's upper tail: 1 - cdf(z) = erfc(z / sqrt(2)) / 2.
+    return 0.5 * math.erfc((threshold - quantity.mid) / (side / _Z80) / math.sqrt(2))
 
 
 def said(probability: float) -> Literal["yes", "tight", "no"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,6 +52,14 @@ def test_the_ends_of_an_80_percent_interval_are_its_10th_and_90th_percentile() -
     assert probability_at_least(kv, 4 * GIB) == pytest.approx(0.9)
     assert probability_at_least(kv, 5 * GIB) == pytest.approx(0.5)
     assert probability_at_least(kv, 7 * GIB) == pytest.approx(0.1)
+
+
+def test_the_interval_is_read_as_the_librarys_normal() -> None:
+    sigma = GIB / statistics.NormalDist().inv_cdf(0.9)
+    normal = statistics.NormalDist(5 * GIB, sigma)
+    kv = Interval(4 * GIB, 5 * GIB, 6 * GIB)
+    for threshold in range(3 * GIB, 8 * GIB, GIB // 3):
+        assert probability_at_least(kv, threshold) == pytest.approx(1 - normal.cdf(threshold), abs=1e-12)
 
 
 def test_an_exact_size_starts_or_does_not() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import lru_cache
-from math import ceil
+from math import lcm
 from typing import TYPE_CHECKING
 
 from kvplan.architecture.layers import ChunkedLocal
@@ -19,6 +18,7 @@ from kvplan.memory.kv_cache.rank import Rank, rank_of
 from kvplan.memory.kv_cache.spec import GROWING, Demand
 from kvplan.memory.kv_cache.stages import pipeline_stages
 from kvplan.memory.kv_cache.support import check_checkpoint_scales, check_supported
+from kvplan.units import cdiv
 
 if TYPE_CHECKING:
     from kvplan.architecture.model_shape import ModelShape
@@ -288,15 +288,13 @@ def _hybrid_manager_off(shape: ModelShape, rank: Rank) -> bool:
 
 def _bytes_per_token(layers: Counter[CacheSpec], rank: Rank) -> int:
     """Growing layers only; a part of a byte counts as one."""
-    exact = sum(
-        (
-            Fraction(count * spec.page_bytes, spec.block_size)
-            for spec, count in layers.items()
-            if spec.kind in GROWING or spec.kind == "mamba_blocks"
-        ),
-        Fraction(0),
-    )
-    return ceil(exact / rank.decode_context_parallel_size)
+    growing = [
+        (spec, count) for spec, count in layers.items() if spec.kind in GROWING or spec.kind == "mamba_blocks"
+    ]
+    # Exact for blocks of several sizes: bytes of as many tokens as every size divides.
+    span = lcm(*(spec.block_size for spec, _ in growing))
+    span_bytes = sum(count * spec.page_bytes * (span // spec.block_size) for spec, count in growing)
+    return cdiv(span_bytes, span * rank.decode_context_parallel_size)
 
 
 def _described(group: Group) -> KvGroup:
