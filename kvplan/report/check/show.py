@@ -109,7 +109,8 @@ def _lines_below(root: Path) -> Callable[[str, int], str | None]:
 
     def line_text(path: str, line: int) -> str | None:
         if path not in texts:
-            texts[path] = (files.read(path) or "").split("\n") if path != "-" else []
+            text = files.read(path) if path != "-" else None
+            texts[path] = [] if text is None else text.split("\n")
         lines = texts[path]
         return lines[line - 1] if 0 < line <= len(lines) else None
 
