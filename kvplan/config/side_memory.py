@@ -55,6 +55,9 @@ class SideMemory:
     """Whether the profile run executes a multimodal model's encoder."""
 
 
+_NOTHING: Final = SideMemory()
+
+
 def side_memory(flags: Mapping[str, Any], environment: Mapping[str, str]) -> SideMemory:
     """Read what is understood and refuse what is not.
 
@@ -65,6 +68,8 @@ def side_memory(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Sid
     Raises:
         InputError: a flag or variable that changes the budget in a way that is not modelled.
     """
+    if not flags and not environment:
+        return _NOTHING
     for name, why in _NOT_MODELLED.items():
         if flags.get(name):
             raise InputError(f"--{name.replace('_', '-')}: {why}", "leave it out of the estimate")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.architecture.tensors import weight_tensors
 from kvplan.config.defaults import resolve
+from kvplan.config.resolved import ResolvedSettings
 from kvplan.memory.estimate import Estimate, estimate
 from kvplan.memory.interval import Interval
 from kvplan.memory.kv_cache.plan import plan_kv_cache
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     from kvplan.architecture.model_shape import ModelShape
     from kvplan.architecture.stored_weights import StoredWeights
-    from kvplan.config.resolved import ResolvedSettings
     from kvplan.config.serving import ServingConfig
     from kvplan.config.version_rules import VersionRules
     from kvplan.memory.capacity import RequestLengths
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
     from kvplan.memory.overhead import Overhead
     from kvplan.memory.overhead.coefficients import Coefficients
     from kvplan.memory.overhead.correction import Correction
+
+
+_ALL_BUT_SHARE: Final = attrgetter(
+    *(f.name for f in dataclasses.fields(ResolvedSettings) if f.name != "gpu_memory_utilization")
+)
+"""Everything that weights, KV layout and overhead depend on."""
 
 
 @dataclass
@@ -57,7 +64,7 @@ class Planner:
     correction: Correction | None = None
     """What launches of this model, card and version measured here."""
     _weights: dict[tuple[object, ...], WeightsPerGpu] = field(default_factory=dict, init=False, repr=False)
-    _parts: dict[ResolvedSettings, tuple[KvCachePlan, WeightsPerGpu, Overhead]] = field(
+    _parts: dict[tuple[object, ...], tuple[KvCachePlan, WeightsPerGpu, Overhead]] = field(
         default_factory=dict, init=False, repr=False
     )
 
@@ -92,7 +99,7 @@ class Planner:
 
     def _parts_for(self, settings: ResolvedSettings) -> tuple[KvCachePlan, WeightsPerGpu, Overhead]:
         """What does not change with the share of the card, which is what a search varies most."""
-        key = dataclasses.replace(settings, gpu_memory_utilization=1.0)
+        key = _ALL_BUT_SHARE(settings)
         if key not in self._parts:
             shape = self.shape
             if settings.allows_longer_max_model_len and shape.longest_model_len is not None:
