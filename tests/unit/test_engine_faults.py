@@ -458,5 +458,6 @@ def test_a_killed_owner_does_not_hold_the_device(plans: Plans) -> None:
 
 def test_a_folder_for_locks_that_is_not_there_is_named(plans: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVPLAN_LOCK_DIR", str(plans.folder / "none"))
-    with pytest.raises(InputError, match="none/kvplan-engine.lock: No such file"), running_engine(plans.make()):
+    with pytest.raises(InputError, match="No such file") as caught, running_engine(plans.make()):
         pytest.fail("it started")
+    assert "KVPLAN_LOCK_DIR" in (caught.value.hint or "")
