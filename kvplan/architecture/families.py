@@ -53,6 +53,8 @@ FAMILIES: Final[dict[str, Family]] = {
     "LLaMAForCausalLM": _LLAMA,
     "MistralForCausalLM": Family(attention.plain(window_default=4096)),
     "Ministral3ForCausalLM": Family(_PLAIN),
+    # Its text part is a Mistral or a Ministral 3, whose published configs say `sliding_window: null`.
+    "Mistral3ForConditionalGeneration": Family(_PLAIN, multimodal=True),
     "MixtralForCausalLM": Family(_PLAIN),
     "Phi3ForCausalLM": Family(attention.plain(kv_heads="heads")),
     "PhiMoEForCausalLM": Family(_PLAIN),
@@ -126,6 +128,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "DeepseekV32ForCausalLM": Family(latent.sparse_mla),
     "DeepseekV4ForCausalLM": Family(latent.deepseek_v4),
     "KimiK25ForConditionalGeneration": Family(latent.mla, multimodal=True),
+    "KimiVLForConditionalGeneration": Family(latent.mla, multimodal=True),
     # Recurrent state
     "JambaForCausalLM": Family(recurrent.jamba, hybrid=True),
     "NemotronHForCausalLM": Family(recurrent.nemotron_h, hybrid=True),

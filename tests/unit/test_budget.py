@@ -90,6 +90,13 @@ def test_the_instruct_model_starts_on_a_4090_and_the_base_model_does_not() -> No
     assert base.verdict.failure is FailureClass.KV_TOO_SMALL
 
 
+def test_a_wrapped_text_model_keeps_what_its_text_part_keeps() -> None:
+    # Mistral-Small-3.1: 2 x 40 layers x 8 heads x 128 x 2 B; a public launch of its w8a8 checkpoint printed
+    # 48.73 GiB and 319,344 tokens (vLLM 0.19): 163,847 B a token with the GiB's rounding
+    plan = ask("mistral-small-3.1", "h100-sxm", max_model_len=8192).plan
+    assert plan.bytes_per_token == 163_840
+
+
 def test_a_model_that_outweighs_the_card_dies_while_loading() -> None:
     verdict = ask("llama-3.1-70b", "4090").verdict
     assert (verdict.starts, verdict.failure) == ("no", FailureClass.OOM_WEIGHTS)
