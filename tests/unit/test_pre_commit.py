@@ -5,6 +5,7 @@ Takes 10 to 20 s, nearly all of it pip in pre-commit's own environment (PyPI is 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -93,6 +94,12 @@ def test_a_commit_with_a_launch_that_cannot_start_is_refused_and_a_good_one_is_m
     made = run(user, "git", "commit", "-m", "Shorter")
     assert made.returncode == 0, made.stdout + made.stderr
     assert re.search(r"kvplan check\.+Passed", made.stderr + made.stdout)
+
+    # What was installed is a wheel: the rules' pages are in it.
+    (python,) = (user.parent / "pre-commit").glob("repo*/py_env-*/bin/python")
+    shown = run(user, str(python), "-I", "-m", "kvplan", "check", "--format", "sarif", "./-deploy")
+    rules = json.loads(shown.stdout)["runs"][0]["tool"]["driver"]["rules"]
+    assert rules[0]["help"]["markdown"].startswith("# KVP001: will-not-start")
 
 
 NAMES = (

@@ -8,6 +8,14 @@ if TYPE_CHECKING:
     from kvplan.gate.result import Checked, LaunchResult
 
 VERDICTS: Final = {"passes": "passes", "fails": "fails", "cannot_judge": "could not judge"}
+_DIRECTIONS: Final = {
+    "no longer starts": "no longer start",
+    "will not start": "will not start",
+    "starts again": "start again",
+    "holds fewer tokens": "hold fewer tokens",
+    "holds more tokens": "hold more tokens",
+}
+"""What became of one launch, and of several."""
 
 
 def compares(checked: Checked) -> bool:
@@ -16,12 +24,12 @@ def compares(checked: Checked) -> bool:
 
 
 def shown_launches(checked: Checked) -> list[LaunchResult]:
-    """The launches that changed; without a base, or of a finding that is new, every one that matters."""
-    told = {id(finding.launch) for finding in (*checked.findings, *checked.waived)}
-    if not compares(checked):
-        return [item for item in checked.launches if id(item.launch) in told or item.refusal]
+    """The launches that have a table: those that changed, and those that something is found of."""
     told = {id(finding.launch) for finding in checked.findings}
-    return [item for item in checked.launches if item.change != "unchanged" or id(item.launch) in told]
+    if compares(checked):
+        return [item for item in checked.launches if item.change != "unchanged" or id(item.launch) in told]
+    told |= {id(finding.launch) for finding in checked.waived}
+    return [item for item in checked.launches if id(item.launch) in told]
 
 
 def is_quiet(checked: Checked) -> bool:
@@ -33,48 +41,32 @@ def is_quiet(checked: Checked) -> bool:
 
 def sentence(checked: Checked) -> str:
     """How many launches changed, and in which direction."""
-    total = len(checked.launches)
-    if not compares(checked):
-        clauses = [f"{total} {_plural(total, 'launch', 'launches')} read"]
-    else:
-        changed = sum(item.change in {"added", "changed"} for item in checked.launches)
-        clauses = [
-            f"{changed} of {total} {_plural(total, 'launch', 'launches')} changed"
-            if total
-            else "no launch left"
-        ]
-    clauses += [f"{count} {text}" for text, count in _directions(checked).items() if count]
-    if checked.removed:
-        clauses.append(f"{len(checked.removed)} removed")
-    others = len(checked.findings)
-    if others:
-        clauses.append(f"{others} {_plural(others, 'finding', 'findings')}")
-    if checked.waived:
-        clauses.append(f"{len(checked.waived)} waived")
-    if checked.not_judged:
-        clauses.append(f"{len(checked.not_judged)} not judged")
-    if checked.not_read:
-        clauses.append(f"{len(checked.not_read)} not readable")
+    clauses = [_how_many(checked), *_directions(checked)]
+    for items, text in (
+        (checked.removed, "removed"),
+        (checked.findings, "finding" if len(checked.findings) == 1 else "findings"),
+        (checked.waived, "waived"),
+        (checked.not_judged, "not judged"),
+        (checked.not_read, "not readable"),
+    ):
+        if items:
+            clauses.append(f"{len(items)} {text}")
     return ", ".join(clauses)
 
 
-def _directions(checked: Checked) -> dict[str, int]:
-    counts = dict.fromkeys(
-        ("no longer starts", "will not start", "starts again", "holds fewer tokens", "holds more tokens"), 0
-    )
-    for item in checked.launches:
-        word = direction(item)
-        if word is not None and item.change != "unchanged":
-            counts[word] += 1
-    for one, many in (
-        ("no longer starts", "no longer start"),
-        ("starts again", "start again"),
-        ("holds fewer tokens", "hold fewer tokens"),
-        ("holds more tokens", "hold more tokens"),
-    ):
-        if counts[one] > 1:
-            counts = {many if key == one else key: count for key, count in counts.items()}
-    return counts
+def _how_many(checked: Checked) -> str:
+    total = len(checked.launches)
+    launches = "launch" if total == 1 else "launches"
+    if not compares(checked):
+        return f"{total} {launches} read"
+    changed = sum(item.change in {"added", "changed"} for item in checked.launches)
+    return f"{changed} of {total} {launches} changed"
+
+
+def _directions(checked: Checked) -> list[str]:
+    found = [direction(item) for item in checked.launches if item.change != "unchanged"]
+    counts = {one: found.count(one) for one in _DIRECTIONS}
+    return [f"{count} {one if count == 1 else _DIRECTIONS[one]}" for one, count in counts.items() if count]
 
 
 def direction(item: LaunchResult) -> str | None:
@@ -93,7 +85,3 @@ def direction(item: LaunchResult) -> str | None:
     if now.kv_tokens != before.kv_tokens:
         return "holds fewer tokens" if now.kv_tokens < before.kv_tokens else "holds more tokens"
     return None
-
-
-def _plural(count: int, one: str, many: str) -> str:
-    return one if count == 1 else many
