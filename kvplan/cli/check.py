@@ -11,8 +11,6 @@ import typer
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kvplan.gate.found import Found
 
 
@@ -44,21 +42,33 @@ def check(
         bool, typer.Option("--list", help="Only print what was read, judge nothing.")
     ] = False,
     base: Annotated[
-        str | None, typer.Option(help="Read only what changed since the merge base with this ref.")
+        str | None,
+        typer.Option(help="Judge what changed since the merge base with this ref, by this ref's policy."),
     ] = None,
+    head_policy: Annotated[
+        bool, typer.Option("--head-policy", help="With --base: take the policy from the working tree.")
+    ] = False,
     gpu: Annotated[str | None, typer.Option(help="Card for launches whose files name none.")] = None,
     vllm_version: Annotated[
         str | None, typer.Option(help="Judge with this version, whatever the launches pin.")
     ] = None,
     fail_on: Annotated[FailOn, typer.Option(help="Exit 1 from this severity on.")] = FailOn.ERROR,
     output_format: Annotated[
-        CheckFormat | None,
-        typer.Option("--format", help="How to print. Default: text; github in a step of GitHub Actions."),
+        CheckFormat | None, typer.Option("--format", help="How to print: text, or github inside its Actions.")
     ] = None,
     output: Annotated[
-        list[str] | None, typer.Option(metavar="FORMAT=FILE", help="Write a file too; may be repeated.")
+        list[str] | None, typer.Option(help="Write a format to a file as well: --output sarif=FILE.")
     ] = None,
-    tag: Annotated[str, typer.Option(help="Tells several gates of one pull request apart.")] = "default",
+    tag: Annotated[str, typer.Option(help="Name of this gate, where a repository has several.")] = "kvplan",
+    init: Annotated[
+        bool, typer.Option("--init", help="Write a commented .kvplan.yaml from what is found.")
+    ] = False,
+    print_schema: Annotated[
+        bool, typer.Option("--print-schema", help="Print the JSON Schema of .kvplan.yaml.")
+    ] = False,
+    today: Annotated[
+        str | None, typer.Option(help="The day that waivers are measured against, 2026-11-29.", hidden=True)
+    ] = None,
 ) -> None:
     """Find the vLLM launches in serving configs and say which will not start, before they are merged.
 
@@ -66,45 +76,44 @@ def check(
     """
     from pathlib import Path
 
-    from kvplan.gate import find, listing
-    from kvplan.report.check import show
+    if print_schema:
+        from kvplan.gate.policy import json_schema
 
-    outputs = show.parse_outputs(output or [])
-    here = Path.cwd()
-    before: Found | None = None
-    if paths == ["-"]:
-        found = _stdin(here)
-    elif base is not None:
-        if paths:
-            raise InputError("--base and paths together", "--base reads what changed; leave the paths out")
-        root = find.repository_root(here)
-        commit = find.merge_base(root, base)
-        names = find.changed_files(root, commit)
-        found = find.read_tree(root, names)
-        before = None if list_only else find.read_commit(root, commit, names)
-    else:
-        found = find.read_paths(paths or ["."], here)
-    as_json = output_format is CheckFormat.JSON
-    if list_only:
-        typer.echo(listing.as_json(found) if as_json else listing.as_text(found))
-        raise typer.Exit(2 if not found.files_read and found.not_read else 0)
-    from kvplan.gate import check as gate
+        typer.echo(json_schema())
+        return
+    from kvplan.gate import run
 
-    checked = gate.check_launches(
-        found, gpu=gpu, vllm_version=vllm_version, base=before, fail_on=fail_on.value
+    asked = run.Asked(
+        here=Path.cwd(),
+        paths=tuple(paths or ()),
+        base=base,
+        head_policy=head_policy,
+        gpu=gpu,
+        vllm_version=vllm_version,
+        fail_on=fail_on.value,
+        today=run.day(today),
+        stdin=sys.stdin.buffer.read if paths == ["-"] else None,
     )
-    form = output_format.value if output_format else show.default_format()
-    if text := show.show(checked, form, outputs, tag=tag, root=find.repository_root(here)):
+    if init:
+        typer.echo(run.write_policy(asked))
+        return
+    if list_only:
+        raise typer.Exit(_list(run.read(asked), output_format))
+    from kvplan.report.check.show import default_format, parse_outputs, show
+
+    outputs = parse_outputs(output or [])
+    checked, root = run.checked(asked)
+    form = default_format() if output_format is None else output_format.value
+    text = show(checked, form, outputs, tag=tag, root=root)
+    if text:
         typer.echo(text)
     raise typer.Exit(checked.exit_code)
 
 
-def _stdin(here: Path) -> Found:
-    from kvplan.gate import find
-    from kvplan.gate.found import Found as FoundType
-    from kvplan.gate.repo_files import DiskFiles, decode
+def _list(found: Found, output_format: CheckFormat | None) -> int:
+    from kvplan.gate import listing
 
-    found = FoundType()
-    files = DiskFiles(find.repository_root(here))
-    find.read_into(found, "-", decode(sys.stdin.buffer.read()), files)
-    return found
+    if output_format not in {None, CheckFormat.TEXT, CheckFormat.JSON}:
+        raise InputError(f"--list --format {output_format}: text and json only")
+    typer.echo(listing.as_json(found) if output_format is CheckFormat.JSON else listing.as_text(found))
+    return 2 if not found.files_read and found.not_read else 0

@@ -1,127 +1,276 @@
-"""One run of the gate: every launch judged, every rule asked, and what that comes to."""
+"""One run of the gate: every launch judged, every rule asked, the base compared, and what that comes to."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from typing import TYPE_CHECKING, Any, Final
+import datetime as dt
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
+from kvplan.config.project_file import FILE_NAME
+from kvplan.gate.compare import is_same, pair
+from kvplan.gate.globs import path_matches
 from kvplan.gate.judge import Judged, NotJudged, judge
 from kvplan.gate.numbers import numbers
-from kvplan.gate.redact import redact_text
-from kvplan.gate.result import Checked, LaunchResult
-from kvplan.gate.rules import RULES
+from kvplan.gate.plain import as_json, as_text
+from kvplan.gate.policy import NO_POLICY
+from kvplan.gate.result import SEVERITIES, Checked, Finding, LaunchResult
+from kvplan.gate.rules import NO_LAUNCH, RULES
+from kvplan.gate.rules.base import Case
+from kvplan.gate.waivers import WaiverBook, of_comments
 
 if TYPE_CHECKING:
-    from kvplan.gate.found import Found
-    from kvplan.gate.result import FailOn, Finding
+    from collections.abc import Iterator, Mapping
 
-SCHEMA: Final = "kvplan.check/1"
-_LONGEST_LINE: Final = 600
+    from kvplan.gate.found import Comment, Found, LaunchFound
+    from kvplan.gate.policy import Policy
+    from kvplan.gate.result import FailOn
+    from kvplan.gate.rules.base import Rule
+    from kvplan.gate.terms import Terms
+
+__all__ = ["Base", "as_json", "as_text", "check_launches"]
+
+_RULES = {rule.id: rule for rule in RULES}
+_NOTICEABLE = 0.005
+"""A share by which a measured quantity must fall to be called worse: less is rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a run is compared with."""
+
+    found: Found
+    name: str | None = None
+    """The commit, for the reader."""
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """Path now -> path in the base."""
+    vllm_version: str | None = None
+    """The release to judge the base with, whatever it pins."""
+    comments_count: bool = True
+    """Whether waivers in comments count though the base lacks them."""
 
 
 def check_launches(
     found: Found,
     *,
+    policy: Policy = NO_POLICY,
     gpu: str | None = None,
     vllm_version: str | None = None,
-    base: Found | None = None,
+    base: Base | None = None,
     fail_on: FailOn = "error",
+    today: dt.date | None = None,
+    launch_paths: frozenset[str] | None = None,
 ) -> Checked:
     """Judge every launch; with a base, what it had already is kept apart.
 
     Args:
         found: the launches.
-        gpu: the card for launches whose files name none.
+        policy: what they are held to.
+        gpu: the card for launches whose files name none; wins over the policy's.
         vllm_version: judge with this version, whatever the launches pin.
-        base: the launches of the base commit.
+        base: what to compare with.
         fail_on: from which severity on the gate says no.
+        today: the day that waivers are measured against; the UTC date where None.
+        launch_paths: files of the whole repository that hold launches; None where only a part was read, so
+            that nothing can be said of paths without one.
     """
-    checked = Checked(found, fail_on=fail_on)
-    for launch in found.launches:
-        answer = judge(launch, gpu=gpu, vllm_version=vllm_version)
-        checked.launches.append(_result(answer))
-        if isinstance(answer, Judged):
-            checked.findings += [item for rule in RULES if (item := rule.check(answer)) is not None]
-    if base is not None:
-        before = check_launches(base, gpu=gpu, vllm_version=vllm_version)
-        known = {item.key for item in before.findings}
-        checked.old = [
-            dataclasses.replace(item, status="unchanged") for item in checked.findings if item.key in known
-        ]
-        checked.findings = [item for item in checked.findings if item.key not in known]
+    today = today or dt.datetime.now(dt.UTC).date()
+    run = _Run(found, policy, gpu, vllm_version, base)
+    checked = Checked(found, fail_on=fail_on, base=base.name if base is not None else None)
+    checked.launches = [run.result(i) for i in range(len(found.launches))]
+    waivers, wrong = of_comments(found.comments, today, counts=run.counts)
+    book = WaiverBook([*policy.waivers, *waivers], today)
+    for item in run.findings():
+        note = book.note_for(item)
+        told = dataclasses.replace(item, waiver=note)
+        if note is not None and not note.expired:
+            checked.waived.append(told)
+        else:
+            (checked.old if item.status == "unchanged" else checked.findings).append(told)
+    checked.fixed, checked.removed = run.fixed(), run.removed()
+    silent = {item.launch.path for item in checked.not_judged}
+    loose = [
+        *wrong,
+        *book.idle(found.launches, whole=launch_paths is not None and base is None, silent=silent),
+    ]
+    if launch_paths is not None:
+        loose += _without_launch(policy, launch_paths, checked.removed, compares=base is not None)
+    for item in loose:
+        rated = _rated(item, policy.terms(item.path))
+        if rated is not None:
+            (checked.old if rated.status == "unchanged" else checked.findings).append(rated)
+    checked.must_read = [miss for miss in found.not_read if policy.terms(miss.path).require_judged]
     return checked
 
 
-def _result(answer: Judged | NotJudged) -> LaunchResult:
-    if isinstance(answer, NotJudged):
-        return LaunchResult(answer.launch, not_judged=answer.reason)
-    return LaunchResult(
-        answer.launch,
-        now=None if answer.estimate is None else numbers(answer.estimate),
-        refusal=answer.refusal,
-        assumptions=answer.assumptions,
-    )
+class _Run:
+    """The launches of one run with their terms, answers and counterparts in the base."""
 
-
-def as_json(checked: Checked) -> str:
-    """The run as `kvplan.check/1`."""
-    document = {
-        "schema": SCHEMA,
-        "launches": len(checked.found.launches),
-        "judged": len(checked.judged),
-        "findings": [_as_dict(item) for item in checked.findings],
-        "unchanged_findings": [_as_dict(item) for item in checked.old],
-        "not_judged": [
-            {
-                "path": redact_text(item.launch.path),
-                "line": item.launch.line,
-                "reason": redact_text(item.not_judged or ""),
-            }
-            for item in checked.not_judged
-        ],
-        "not_read": [
-            {"path": redact_text(miss.path), "line": miss.line, "reason": redact_text(miss.reason)}
-            for miss in checked.found.not_read
-        ],
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False)
-
-
-def _as_dict(item: Finding) -> dict[str, Any]:
-    return {
-        "rule": item.rule,
-        "severity": item.severity,
-        "path": redact_text(item.path),
-        "line": item.line,
-        "column": item.column,
-        "model": redact_text((item.launch and item.launch.model) or ""),
-        "message": redact_text(item.message, _LONGEST_LINE),
-        "passes": item.passes,
-    }
-
-
-def as_text(checked: Checked) -> str:
-    """One finding a line, then what was not judged, then the count."""
-    lines: list[str] = []
-    for items, suffix in ((checked.findings, ""), (checked.old, " (the base has it too)")):
-        for item in items:
-            text = f"{item.path}:{item.line}: {item.severity} {item.rule}: {item.message}"
-            lines.append(
-                redact_text(text, _LONGEST_LINE)
-                + (f"; passes with {item.passes}" if item.passes else "")
-                + suffix
+    def __init__(
+        self, found: Found, policy: Policy, gpu: str | None, vllm_version: str | None, base: Base | None
+    ) -> None:
+        self._found = found
+        self._policy = policy
+        self._base = base
+        self._terms = [policy.terms(launch.path) for launch in found.launches]
+        self._answers = [
+            judge(launch, terms, gpu=gpu, vllm_version=vllm_version)
+            for launch, terms in zip(found.launches, self._terms, strict=True)
+        ]
+        before = base.found.launches if base is not None else []
+        self._pairs = pair(found.launches, before, base.renames if base is not None else {})
+        by_identity = {id(launch): i for i, launch in self._pairs.items()}
+        self._before: dict[int, Judged | NotJudged] = {}
+        self._base_cases: dict[int, Case] = {}
+        for launch in before:
+            i = by_identity.get(id(launch))
+            if i is None:
+                continue
+            version = base.vllm_version if base is not None else None
+            answer = judge(launch, self._terms[i], gpu=gpu, vllm_version=version)
+            self._before[i] = answer
+            self._base_cases[i] = Case(
+                launch, self._terms[i], _judged(answer), None, _beside(launch, before), version
             )
-    lines += [
-        redact_text(f"{item.launch.path}:{item.launch.line}: not judged: {item.not_judged}", _LONGEST_LINE)
-        for item in checked.not_judged
-    ]
-    lines += [
-        redact_text(f"{miss.path}:{miss.line}: not read: {miss.reason}") for miss in checked.found.not_read
-    ]
-    total, judged, found = len(checked.found.launches), len(checked.judged), len(checked.findings)
-    lines.append(
-        f"{total} launch{'' if total == 1 else 'es'}, {judged} judged, {len(checked.not_judged)} not judged, "
-        f"{found} finding{'' if found == 1 else 's'}"
+        self._cases = [
+            Case(
+                launch,
+                self._terms[i],
+                _judged(self._answers[i]),
+                _judged(self._before.get(i)),
+                _beside(launch, found.launches),
+                vllm_version,
+            )
+            for i, launch in enumerate(found.launches)
+        ]
+        self._fixed: list[Finding] = []
+
+    def result(self, i: int) -> LaunchResult:
+        """The launch with its figures now and before."""
+        launch, answer = self._found.launches[i], self._answers[i]
+        before = _judged(self._before.get(i))
+        change = self._change(i)
+        judged = _judged(answer)
+        return LaunchResult(
+            launch,
+            change=change,
+            now=None if judged is None or judged.estimate is None else numbers(judged.estimate),
+            before=None if before is None or before.estimate is None else numbers(before.estimate),
+            refusal=None if judged is None or judged.refusal is None else judged.refusal.message,
+            not_judged=answer.reason if isinstance(answer, NotJudged) else None,
+            must_be_judged=self._terms[i].require_judged and change != "unchanged",
+            assumptions=() if judged is None else judged.assumptions,
+        )
+
+    def _change(self, i: int) -> Literal["added", "changed", "unchanged"] | None:
+        if self._base is None:
+            return None
+        other = self._pairs.get(i)
+        if other is None:
+            return "added"
+        return "unchanged" if is_same(self._found.launches[i], other) else "changed"
+
+    def findings(self) -> Iterator[Finding]:
+        """Every finding with its status; what only the base has is kept for `fixed`."""
+        for i, case in enumerate(self._cases):
+            base_case = self._base_cases.get(i)
+            known = {} if base_case is None else {_about(one): one for one in _asked(base_case)}
+            for item in _asked(case):
+                yield _compared(item, case, known.pop(_about(item), None), base_case)
+            # What a launch that no longer starts does not show is not mended.
+            if case.starting is not None or base_case is None or base_case.starting is None:
+                self._fixed += known.values()
+
+    def fixed(self) -> list[Finding]:
+        """Findings of the base that are gone; those of launches that can no longer be judged are not."""
+        return self._fixed
+
+    def removed(self) -> list[LaunchFound]:
+        """Launches of the base that are gone."""
+        if self._base is None or self._base.name is None:
+            return []
+        kept = {id(launch) for launch in self._pairs.values()}
+        return [launch for launch in self._base.found.launches if id(launch) not in kept]
+
+    def counts(self, comment: Comment) -> bool:
+        """Whether a waiver in a comment counts: the base has it too, or need not."""
+        if self._base is None or self._base.comments_count:
+            return True
+        path = self._base.renames.get(comment.path, comment.path)
+        return any(one.path == path and one.text == comment.text for one in self._base.found.comments)
+
+
+def _judged(answer: Judged | NotJudged | None) -> Judged | None:
+    return answer if isinstance(answer, Judged) else None
+
+
+def _beside(launch: LaunchFound, launches: list[LaunchFound]) -> tuple[LaunchFound, ...]:
+    if launch.devices is None:
+        return (launch,)  # only launches on named GPUs can be known to share one
+    return tuple(one for one in launches if one.path == launch.path)
+
+
+def _asked(case: Case) -> Iterator[Finding]:
+    """What all rules say of one launch, with the policy's severities."""
+    for rule in RULES:
+        if case.terms.is_on(rule.id):
+            for item in rule.check(case):
+                rated = _rated(item, case.terms)
+                if rated is not None:
+                    yield rated
+
+
+def _rated(item: Finding, terms: Terms) -> Finding | None:
+    """The finding with the policy's severity; None where the policy has it off."""
+    if item.rule not in terms.severities:
+        return item
+    severity = terms.severities[item.rule]
+    return None if severity is None else dataclasses.replace(item, severity=severity)
+
+
+def _about(item: Finding) -> tuple[str, str | None]:
+    """What tells several findings of one launch apart."""
+    return item.rule, item.flag if _RULES[item.rule].each_flag else None
+
+
+def _compared(item: Finding, case: Case, before: Finding | None, base_case: Case | None) -> Finding:
+    """The finding with what the base was like; old where the base has it and it did not get worse."""
+    if base_case is None:
+        return item
+    rule: Rule = _RULES[item.rule]
+    was, now = rule.sight(base_case), rule.sight(case)
+    item = dataclasses.replace(item, before=None if was is None else was.text)
+    if before is None:
+        return item
+    graver = SEVERITIES.index(item.severity) > SEVERITIES.index(before.severity)
+    fell = (
+        was is not None
+        and now is not None
+        and was.goodness - now.goodness > _NOTICEABLE * max(abs(was.goodness), 1e-9)
     )
-    return "\n".join(lines)
+    return dataclasses.replace(item, status="worse" if graver or fell else "unchanged")
+
+
+def _without_launch(
+    policy: Policy, launch_paths: frozenset[str], removed: list[LaunchFound], *, compares: bool
+) -> Iterator[Finding]:
+    """A finding for each path that must hold a launch and holds none."""
+    rule, name = NO_LAUNCH
+    for required in policy.required:
+        if any(path_matches(one, path) for one in required.patterns for path in launch_paths):
+            continue
+        gone = any(path_matches(one, launch.path) for one in required.patterns for launch in removed)
+        patterns = ", ".join(required.patterns)
+        yield Finding(
+            rule=rule,
+            name=name,
+            severity="error",
+            message=f"no vLLM launch is found in {patterns}, and the policy requires one",
+            passes=f"a launch in {patterns} that kvplan can read (`kvplan check --list`)",
+            path=FILE_NAME,
+            line=required.line,
+            column=1,
+            launch=None,
+            end_line=required.line,
+            status="unchanged" if compares and not gone else "new",
+        )

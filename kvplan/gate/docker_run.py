@@ -81,12 +81,18 @@ def count_devices(gpus: str | None) -> int | None:
 
 def count_visible(value: str | None) -> int | None:
     """GPUs of a CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES list: "2" is one GPU."""
+    devices = visible_devices(value)
+    return None if devices is None else len(devices)
+
+
+def visible_devices(value: str | None) -> tuple[str, ...] | None:
+    """The GPUs that such a list names; None for `all`, none and what cannot be known."""
     if value is None or is_unknown(value):
         return None
-    items = [item.strip() for item in without_notes(value).strip().strip("'\"").split(",")]
-    if not items or items[0] in {"", "all", "void", "none", "-1"} or not all(items):
+    items = tuple(item.strip() for item in without_notes(value).strip().strip("'\"").split(","))
+    if items[0] in {"", "all", "void", "none", "-1"} or not all(items):
         return None
-    return len(items)
+    return items
 
 
 def _take(run: DockerRun, name: str, value: Word) -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvplan.errors import InputError
-from kvplan.gate.found import Found, NotRead
+from kvplan.gate.found import Comment, Found, NotRead
 from kvplan.gate.read import is_candidate_name, is_telling, read_text
-from kvplan.gate.repo_files import GIT_SAFE, MAX_FILE_BYTES, DiskFiles, GitFiles, decode, git
+from kvplan.gate.repo_files import GIT_SAFE, MAX_FILE_BYTES, DiskFiles, GitFiles, NotedFiles, decode, git
+from kvplan.gate.terms import AS_WRITTEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from kvplan.gate.repo_files import RepoFiles
+    from kvplan.gate.terms import HowToRead
+
+_COMMENT: Final = re.compile(r"\s{0,200}(?:#|//|\{\{-?\s*/\*)\s{0,20}kvplan:\s{0,20}(\S.{0,400})")
 
 SKIPPED_FOLDERS: Final = frozenset(
     {
@@ -92,8 +97,20 @@ def _walk(root: Path, below: str) -> Iterator[str]:
             continue
 
 
-def read_tree(root: Path, names: Iterable[str], assume: Mapping[str, str] | None = None) -> Found:
-    """Read every file of the working tree that may hold a launch."""
+def read_tree(
+    root: Path,
+    names: Iterable[str],
+    how: HowToRead = AS_WRITTEN,
+    asked: dict[str, set[str]] | None = None,
+) -> Found:
+    """Read every file of the working tree that may hold a launch.
+
+    Args:
+        root: of the repository.
+        names: the files.
+        how: what the policy says of the files beforehand.
+        asked: is told, for every file that was read, which other files its reader asked for.
+    """
     files = DiskFiles(root)
     found = Found()
     prefix = f"{files.root}/"
@@ -102,7 +119,11 @@ def read_tree(root: Path, names: Iterable[str], assume: Mapping[str, str] | None
         if data is None:
             _say_too_large(files, name, found)
         elif is_telling(data) or posixpath.basename(name).lower().startswith("kustomization"):
-            read_into(found, name, decode(data), files, assume)
+            if asked is None:
+                read_into(found, name, decode(data), files, how)
+            else:
+                noted = NotedFiles(files, asked.setdefault(name, set()))
+                read_into(found, name, decode(data), noted, how)
     return found
 
 
@@ -134,17 +155,22 @@ def _say_too_large(files: DiskFiles, name: str, found: Found) -> None:
         found.not_read.append(NotRead(name, 1, "file too large, skipped"))
 
 
-def read_into(
-    found: Found, path: str, text: str, files: RepoFiles, assume: Mapping[str, str] | None = None
-) -> None:
+def read_into(found: Found, path: str, text: str, files: RepoFiles, how: HowToRead = AS_WRITTEN) -> None:
     """Read one text and add what it holds."""
-    reading = read_text(path, text, files, assume)
+    reading = read_text(path, text, files, how)
     found.files_read += 1
     found.launches += reading.launches
     found.not_read += reading.not_read
+    if "kvplan:" in text:
+        found.comments += _comments(path, text)
 
 
-def read_paths(paths: list[str], start: Path, assume: Mapping[str, str] | None = None) -> Found:
+def _comments(path: str, text: str) -> list[Comment]:
+    lines = enumerate(text.split("\n"), start=1)
+    return [Comment(path, number, match[1]) for number, line in lines if (match := _COMMENT.match(line))]
+
+
+def read_paths(paths: list[str], start: Path, how: HowToRead = AS_WRITTEN) -> Found:
     """Read the files and folders that a user names.
 
     Raises:
@@ -160,22 +186,23 @@ def read_paths(paths: list[str], start: Path, assume: Mapping[str, str] | None =
         root = top if real.is_relative_to(os.path.realpath(top)) else repository_root(real)
         below = os.path.relpath(real, os.path.realpath(root)).replace(os.sep, "/")
         if real.is_dir():
-            part = read_tree(root, tree_files(root, "" if below == "." else below), assume)
+            part = read_tree(root, tree_files(root, "" if below == "." else below), how)
             found.launches += part.launches
             found.not_read += part.not_read
+            found.comments += part.comments
             found.files_read += part.files_read
         else:
-            _read_named(found, root, below, assume)
+            _read_named(found, root, below, how)
     return found
 
 
-def _read_named(found: Found, root: Path, name: str, assume: Mapping[str, str] | None) -> None:
+def _read_named(found: Found, root: Path, name: str, how: HowToRead) -> None:
     files = DiskFiles(root)
     data = files.read_bytes(name)
     if data is None:
         found.not_read.append(NotRead(name, 1, "file too large or not readable, skipped"))
     elif is_telling(data) or posixpath.basename(name).lower().startswith("kustomization"):
-        read_into(found, name, decode(data), files, assume)
+        read_into(found, name, decode(data), files, how)
     else:
         found.files_read += 1
 
@@ -216,7 +243,7 @@ def changed_files(root: Path, base: str) -> list[str]:
 
 
 def read_commit(
-    root: Path, commit: str, names: Iterable[str] | None = None, assume: Mapping[str, str] | None = None
+    root: Path, commit: str, names: Iterable[str] | None = None, how: HowToRead = AS_WRITTEN
 ) -> Found:
     """Read files as a commit holds them; nothing is checked out.
 
@@ -224,7 +251,7 @@ def read_commit(
         root: the repository.
         commit: its id.
         names: files to read; all candidates when None.
-        assume: the policy's values for variables.
+        how: what the policy says of the files beforehand.
     """
     files = GitFiles(root, commit)
     found = Found()
@@ -237,5 +264,5 @@ def read_commit(
             is_telling(text.encode("utf-8", "replace"))
             or posixpath.basename(name).lower().startswith("kustomization")
         ):
-            read_into(found, name, text, files, assume)
+            read_into(found, name, text, files, how)
     return found

@@ -50,6 +50,8 @@ class ParsedFlags:
     unresolved_flags: dict[str, tuple[str, ...]] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     ignored: dict[str, None] = field(default_factory=dict)
+    overridden: dict[str, Any] = field(default_factory=dict)
+    """Flags that the `--config` file sets otherwise than the command line; the file's value."""
 
 
 class FlagParser:
@@ -75,6 +77,10 @@ class FlagParser:
         self._load_config = load_config
         self._foreign = foreign
         self._table: FlagTable = flag_table()
+        self._file_words = -1
+        """Index of the first word behind those of the config file; -1 without one."""
+        self._file_model: dict[str, Any] = {}
+        """The file's model where a positional one is put in its place."""
         self._dotted: dict[str, dict[str, Any]] = {}
         self.result = ParsedFlags()
 
@@ -83,7 +89,10 @@ class FlagParser:
         queue = self._with_config(list(words), positional_model=positional_model)
         i = 0
         positional: Word | None = None
+        of_file: dict[str, Any] = {}
         while i < len(queue):
+            if i == self._file_words and not of_file:
+                of_file = self._said()
             word = queue[i]
             text = without_notes(word.text)
             if is_all_unknown(text):
@@ -100,7 +109,22 @@ class FlagParser:
         if positional is not None and positional_model and "model" not in self.result.places:
             self._set_model(positional)
         self._finish_dotted()
+        self._compare(of_file)
         return self.result
+
+    def _said(self) -> dict[str, Any]:
+        """What the words so far come to, without flags that gather values."""
+        flags = self._table.flags
+        said = {k: v for k, v in self.result.flags.items() if k not in flags or not flags[k].append}
+        return said if self.result.model is None else {**said, "model": self.result.model}
+
+    def _compare(self, of_file: dict[str, Any]) -> None:
+        """Name what the config file says otherwise than the command line, which wins."""
+        result = self.result
+        now = self._said()
+        for name, value in {**of_file, **self._file_model}.items():
+            if name in now and now[name] != value:
+                result.overridden[name] = value
 
     def _with_config(self, words: list[Word], *, positional_model: bool) -> list[Word]:
         """The words with the file of `--config FILE` put in front, so that the command line wins.
@@ -124,7 +148,9 @@ class FlagParser:
             config = self._config_words(words[i + 1], word)
             if head:
                 # A positional model wins over the file's; the rest of the command line comes later.
+                self._file_model = _model_of(config)
                 config = _without_model(config)
+            self._file_words = head + len(config)
             return words[:head] + config + rest
         return words
 
@@ -333,6 +359,13 @@ def _without_model(words: list[Word]) -> list[Word]:
     """The words without `--model NAME`."""
     at = next((i for i, word in enumerate(words) if word.text == "--model"), None)
     return words if at is None else words[:at] + words[at + 2 :]
+
+
+def _model_of(words: list[Word]) -> dict[str, Any]:
+    at = next((i for i, word in enumerate(words[:-1]) if word.text == "--model"), None)
+    if at is None or is_unknown(words[at + 1].text):
+        return {}
+    return {"model": without_notes(words[at + 1].text)}
 
 
 def _is_option(text: str) -> bool:

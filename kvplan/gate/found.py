@@ -42,6 +42,8 @@ class LaunchFound:
     """Options that no vLLM in the flag table knows, or that the pinned version does not have."""
     unresolved_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Flags that are set, but to a value that an unresolved variable decides."""
+    overridden: Mapping[str, Any] = field(default_factory=dict)
+    """Flags that a `--config` file sets otherwise than the command line, which wins: the file's value."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """Where each flag stands."""
     model_place: Place | None = None
@@ -57,6 +59,8 @@ class LaunchFound:
     """The launch is the result of an overlay, not the text of one file."""
     container_memory_bytes: int | None = None
     replicas: int | None = None
+    devices: tuple[str, ...] | None = None
+    """The GPUs of the machine that the launch may use, by number or UUID, where the file names them."""
     env: Mapping[str, str] = field(default_factory=dict)
     """VLLM_* variables that change memory, where the file sets them."""
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -72,6 +76,16 @@ class NotRead:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A comment to the gate itself (`# kvplan: …`), as written."""
+
+    path: str
+    line: int
+    text: str
+    """What follows `kvplan:`."""
+
+
 @dataclass(slots=True)
 class Found:
     """All launches of a set of files, and what could not be read."""
@@ -79,3 +93,4 @@ class Found:
     launches: list[LaunchFound] = field(default_factory=list)
     not_read: list[NotRead] = field(default_factory=list)
     files_read: int = 0
+    comments: list[Comment] = field(default_factory=list)

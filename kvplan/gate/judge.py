@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 from kvplan.config.serving import FIELD_NAMES, ServingConfig
 from kvplan.config.version import format_vllm_version
 from kvplan.errors import InputError, KvplanError, UnsupportedModelError
+from kvplan.gate.globs import value_matches
+from kvplan.gate.refusal import Refusal, explain_refusal
+from kvplan.gate.terms import NO_TERMS, Terms
 
 if TYPE_CHECKING:
-    from kvplan.config.version import VllmVersion
+    from collections.abc import Mapping
+
+    from kvplan.architecture.model_shape import ModelShape
+    from kvplan.catalog.model_source import ModelSource
+    from kvplan.config.version_rules import VersionRules
     from kvplan.gate.found import LaunchFound
+    from kvplan.memory.capacity import RequestLengths
     from kvplan.memory.estimate import Estimate
     from kvplan.memory.hardware import GpuSpec
     from kvplan.memory.planner import Planner
@@ -37,12 +45,20 @@ class Judged:
 
     launch: LaunchFound
     planner: Planner
+    serving: ServingConfig
     gpu: GpuSpec
     estimate: Estimate | None
     """None when vLLM refuses the flags before it looks at memory."""
-    refusal: str | None
+    refusal: Refusal | None
     """Why it refuses them."""
     assumptions: tuple[str, ...]
+
+    def ask(self, **flags: Any) -> Estimate | None:
+        """The estimate with some flags changed (None takes one away); None where vLLM refuses them."""
+        try:
+            return self.planner.estimate(self.serving.with_flags(**flags))
+        except InputError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +70,68 @@ class NotJudged:
 
 
 def judge(
-    launch: LaunchFound, *, gpu: str | None = None, vllm_version: str | None = None
+    launch: LaunchFound,
+    terms: Terms = NO_TERMS,
+    *,
+    gpu: str | None = None,
+    vllm_version: str | None = None,
 ) -> Judged | NotJudged:
     """Judge one launch.
 
     Args:
         launch: what was read.
+        terms: what the policy says of its path.
         gpu: the card for launches whose files name none.
         vllm_version: judge with this version, whatever the launch pins.
     """
-    reason = _undecided(launch)
+    model = _model(launch, terms)
+    reason = _undecided(launch, model)
     if reason is not None:
         return NotJudged(launch, reason)
-    cards = _cards(launch, gpu)
+    cards = cards_of(launch, terms, gpu)
     if not cards:
-        return NotJudged(launch, "GPU unknown: no label, resource or field names it (give --gpu)")
+        return NotJudged(
+            launch, "GPU unknown: no label, resource or field names it (give --gpu, or `gpu:` in the policy)"
+        )
     try:
-        judged = [_on_card(launch, card, vllm_version) for card in cards]
+        judged = [_on_card(launch, terms, str(model), card, vllm_version) for card in cards]
     except UnsupportedModelError as error:
-        return NotJudged(launch, f"no exact rule for this model: {error.message}")
+        return NotJudged(launch, f"no exact rule for this launch: {error.message}")
     except KvplanError as error:
         return NotJudged(launch, error.message)
     return min(judged, key=_chance)
+
+
+def version_rules_of(launch: LaunchFound, vllm_version: str | None = None) -> VersionRules | None:
+    """The rules of the release that the launch is judged with; None where no release is named."""
+    from kvplan.catalog.engines import rules_for
+    from kvplan.config.version import parse_vllm_version
+
+    named = vllm_version or launch.vllm_version
+    try:
+        return None if named is None else rules_for(parse_vllm_version(named))
+    except InputError:
+        return None
 
 
 def _chance(judged: Judged) -> float:
     return judged.estimate.verdict.probability if judged.estimate is not None else -1.0
 
 
-def _undecided(launch: LaunchFound) -> str | None:
+def _is_name(model: str) -> bool:
+    return bool(_NAME.fullmatch(model)) and not Path(model).exists()
+
+
+def _model(launch: LaunchFound, terms: Terms) -> str | None:
+    """The model that is asked about: the file's, else the policy's where that is unknown or a path."""
+    if terms.model is not None and (launch.model is None or not _is_name(launch.model)):
+        return terms.model
+    return launch.model if launch.model is None or _is_name(launch.model) else ""
+
+
+def _undecided(launch: LaunchFound, model: str | None) -> str | None:
     """Why the flags or the model are not known well enough."""
-    if launch.model is None:
+    if model is None:
         names = ", ".join(launch.unresolved) or "the model"
         return f"model unknown: {names}"
     # Only a whole word that is unknown, or a flag that decides memory, can change the answer.
@@ -98,60 +145,165 @@ def _undecided(launch: LaunchFound) -> str | None:
     changed = [name for name in _CHANGES_THE_MODEL if launch.flags.get(name)]
     if changed:
         return f"--{changed[0].replace('_', '-')} changes the model's configuration"
-    if not _NAME.fullmatch(launch.model) or Path(launch.model).exists():
-        return "the model is a path, and its config.json is not known"
-    return None
+    return None if model else "the model is a path, and its config.json is not known"
 
 
-def _cards(launch: LaunchFound, gpu: str | None) -> list[str]:
-    if launch.gpu is None:
-        return [gpu] if gpu else []
-    return [launch.gpu] if isinstance(launch.gpu, str) else list(launch.gpu)
+def cards_of(launch: LaunchFound, terms: Terms, gpu: str | None) -> list[str]:
+    """The cards that the launch may run on: mapped by the policy, named by the file, given, or the policy's.
+
+    Where the file names several, they are alternatives.
+    """
+    named = [] if launch.gpu is None else [launch.gpu] if isinstance(launch.gpu, str) else list(launch.gpu)
+    signs = [f"{label}={value}" for label, value in launch.hints.items()]
+    mapped = [card for sign in signs for pattern, card in terms.gpu_map if value_matches(pattern, sign)]
+    if mapped:
+        return list(dict.fromkeys(mapped))
+    products = {pattern: card for pattern, card in terms.gpu_map if "=" not in pattern}
+    if named:
+        return [products.get(name, name) for name in named]
+    given = gpu or terms.gpu
+    return [given] if given else []
 
 
-def _on_card(launch: LaunchFound, card: str, vllm_version: str | None) -> Judged:
-    from kvplan.architecture.model_shape import model_shape
+def _on_card(launch: LaunchFound, terms: Terms, model: str, card: str, vllm_version: str | None) -> Judged:
     from kvplan.catalog.engines import newest_known_version, rules_for
-    from kvplan.catalog.gpus import find_gpu
-    from kvplan.catalog.models import find_model
     from kvplan.config.version import parse_vllm_version
-    from kvplan.memory.planner import Planner
 
     assumptions: list[str] = []
     named = vllm_version or launch.vllm_version
-    version: VllmVersion = newest_known_version() if named is None else parse_vllm_version(named)
     if named is None:
-        assumptions.append(f"vLLM {format_vllm_version(version)}: no image tag or pin names one")
-    rules = rules_for(version)
+        rules = rules_for(newest_known_version())
+        assumptions.append(
+            f"vLLM {format_vllm_version(rules.version)}: no image tag, pin or policy names one"
+        )
+    else:
+        rules = rules_for(parse_vllm_version(named))
     if rules.newer_than_known:
-        assumptions.append(f"vLLM {named} is newer than the rules known here")
-    source = find_model(launch.model or "", offline=True)
-    assumptions += source.notes
-    spec = find_gpu(card)
+        raise InputError(
+            f"vLLM {named} is newer than the rules known here ({format_vllm_version(rules.version)})"
+        )
     if launch.mig is not None:
         raise InputError(f"a MIG slice ({launch.mig}): its memory is not in the catalogue")
-    planner = Planner(
-        shape=model_shape(source.config),
-        model_config=source.config,
-        stored=source.weights,
-        gpu=spec,
-        rules=rules,
-        environment=launch.env,
-    )
+    spec = _known_card(card)
+    if spec.platform == "other":
+        raise InputError(f"{spec.name}: no rules for vLLM's memory on cards that are not NVIDIA's")
+    source, _ = _known_model(model)
+    assumptions += source.notes
+    if model != launch.model:
+        assumptions.append(f"model {model}: the policy's")
+    if not launch.gpu and not launch.hints:
+        assumptions.append(f"GPU {spec.name}: not named by the file")
     assumptions += [f"{name}: the written default" for name in launch.defaulted]
+    assumptions += [f"{name}: assumed by the policy" for name in launch.assumed]
+    settings = serving_of(launch, model)
+    _refuse_what_is_not_modelled(settings, launch.env)
+    planner = _planner(model, card, rules, tuple(sorted(launch.env.items())), _lengths(terms))
+    planner = _calibrated(planner, settings, source, terms, assumptions)
     try:
-        estimate = planner.estimate(serving(launch))
+        estimate = planner.estimate(settings)
     except UnsupportedModelError:
         raise
     except InputError as error:
-        return Judged(launch, planner, spec, None, error.message, tuple(assumptions))
-    return Judged(launch, planner, spec, estimate, None, tuple(assumptions))
+        refusal = explain_refusal(planner, settings, error)
+        return Judged(launch, planner, settings, spec, None, refusal, tuple(assumptions))
+    return Judged(launch, planner, settings, spec, estimate, None, tuple(assumptions))
 
 
-def serving(launch: LaunchFound) -> ServingConfig:
+def _refuse_what_is_not_modelled(settings: ServingConfig, environment: Mapping[str, str]) -> None:
+    """What kvplan has no figures for is no refusal of vLLM's: it makes the launch one that is not judged.
+
+    Raises:
+        InputError: a flag or variable that changes the budget in a way that is not modelled.
+    """
+    from kvplan.config.side_memory import side_memory
+
+    side_memory(settings.other_flags, environment)
+
+
+@functools.lru_cache(maxsize=256)
+def _known_model(model: str) -> tuple[ModelSource, ModelShape]:
+    from kvplan.architecture.model_shape import model_shape
+    from kvplan.catalog.models import find_model
+
+    source = find_model(model, offline=True)
+    return source, model_shape(source.config)
+
+
+@functools.lru_cache(maxsize=256)
+def _known_card(name: str) -> GpuSpec:
+    from kvplan.catalog.gpus import find_gpu
+
+    return find_gpu(name)
+
+
+@functools.lru_cache(maxsize=256)
+def _planner(
+    model: str,
+    card: str,
+    rules: VersionRules,
+    environment: tuple[tuple[str, str], ...],
+    lengths: RequestLengths | None,
+) -> Planner:
+    """One planner for all launches that it can answer: what it computes once is most of the work."""
+    from kvplan.memory.planner import Planner
+
+    source, shape = _known_model(model)
+    return Planner(
+        shape=shape,
+        model_config=source.config,
+        stored=source.weights,
+        gpu=_known_card(card),
+        rules=rules,
+        lengths=lengths,
+        environment=dict(environment),
+    )
+
+
+def _lengths(terms: Terms) -> RequestLengths | None:
+    if terms.workload is None:
+        return None
+    from kvplan.planning import lengths_of
+
+    return lengths_of(terms.workload, target_of(terms))
+
+
+def target_of(terms: Terms) -> int | None:
+    """Requests that shall run at once: the policy's figure, else the users of its workload."""
+    if terms.target_concurrency is not None or terms.workload is None:
+        return terms.target_concurrency
+    return terms.workload.concurrency
+
+
+def _calibrated(
+    planner: Planner, settings: ServingConfig, source: ModelSource, terms: Terms, assumptions: list[str]
+) -> Planner:
+    """The planner corrected by the launches that lie in the repository; this machine's play no part."""
+    if terms.calibration is None:
+        return planner
+    import dataclasses
+
+    from kvplan.calibration.local import correction_for
+
+    try:
+        correction = correction_for(
+            planner,
+            settings,
+            models=(source.id, source.path or source.id),
+            launches=terms.calibration.launches,
+            store=Path(terms.calibration.path),
+        )
+    except InputError:
+        return planner  # vLLM refuses these flags: there is nothing to correct
+    if correction is None:
+        return planner
+    assumptions.append(correction.describe())
+    return dataclasses.replace(planner, correction=correction)
+
+
+def serving_of(launch: LaunchFound, model: str | None = None) -> ServingConfig:
     """The launch's flags as the settings that every part of kvplan speaks."""
     flags: dict[str, Any] = {name: value for name, value in launch.flags.items() if name != "model"}
     for name, value in flags.items():
         if name in FIELD_NAMES and isinstance(value, list):
             flags[name] = tuple(value)
-    return dataclasses.replace(ServingConfig(model=launch.model).with_flags(**flags))
+    return ServingConfig(model=model or launch.model).with_flags(**flags)

@@ -9,12 +9,12 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from kvplan.gate.reading import Reading, Surroundings
+from kvplan.gate.terms import AS_WRITTEN
 from kvplan.gate.yaml_nodes import Node, YamlError, compose, documents
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kvplan.gate.repo_files import RepoFiles
+    from kvplan.gate.terms import HowToRead
 
 MAX_STRUCTURED: Final = 2 * 1024 * 1024
 MAX_EMBEDDED: Final = 4
@@ -67,16 +67,16 @@ def is_candidate_name(path: str) -> bool:
     )
 
 
-def read_text(path: str, text: str, files: RepoFiles, assume: Mapping[str, str] | None = None) -> Reading:
+def read_text(path: str, text: str, files: RepoFiles, how: HowToRead = AS_WRITTEN) -> Reading:
     """Read one file.
 
     Args:
         path: relative to the repository's root; "-" is stdin.
         text: its decoded text.
         files: where companions are read from.
-        assume: the policy's values for variables.
+        how: what the policy says of the file beforehand.
     """
-    reading = Reading(path, text, files, assume)
+    reading = Reading(path, text, files, how)
     _dispatch(reading, posixpath.basename(path))
     reading.launches.sort(key=lambda launch: launch.line)
     return reading
@@ -88,7 +88,7 @@ def read_embedded(
     """Read a file's text that stands inside another file, with the outer file's lines."""
     if reading.depth >= MAX_EMBEDDED or not is_telling(text.encode("utf-8", "replace")):
         return
-    inner = Reading(reading.path, text, reading.files, reading.taint.assume)
+    inner = Reading(reading.path, text, reading.files, reading.how)
     inner.taint = reading.taint
     inner.depth = reading.depth + 1
     _dispatch(inner, posixpath.basename(name))

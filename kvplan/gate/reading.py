@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.errors import InputError
+from kvplan.gate.docker_run import visible_devices
 from kvplan.gate.found import LaunchFound, NotRead
 from kvplan.gate.repo_files import inside
 from kvplan.gate.taint import Taint, Word
+from kvplan.gate.terms import AS_WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from kvplan.gate.flags import ParsedFlags
     from kvplan.gate.found import Place
     from kvplan.gate.repo_files import RepoFiles
+    from kvplan.gate.terms import HowToRead
 
 MAX_LAUNCHES: Final = 500
 _PIN: Final = re.compile(
@@ -48,6 +51,8 @@ class Surroundings:
     rendered: bool = False
     container_memory_bytes: int | None = None
     replicas: int | None = None
+    devices: tuple[str, ...] | None = None
+    """The GPUs of the machine that the launch may use, by number or UUID."""
     hints: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
     """The model that the platform passes when the words name none."""
@@ -67,13 +72,12 @@ class Surroundings:
 class Reading:
     """The state of reading one file."""
 
-    def __init__(
-        self, path: str, text: str, files: RepoFiles, assume: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, path: str, text: str, files: RepoFiles, how: HowToRead = AS_WRITTEN) -> None:
         self.path = path
         self.text = text
         self.files = files
-        self.taint = Taint(dict(assume or {}))
+        self.how = how
+        self.taint = Taint(dict(how.assume(path)))
         self.launches: list[LaunchFound] = []
         self.not_read: list[NotRead] = []
         self.written: dict[str, tuple[str, int]] = {}
@@ -156,6 +160,7 @@ class Reading:
                 invalid=result.invalid,
                 unknown_flags=tuple(result.unknown_flags),
                 unresolved_flags=result.unresolved_flags,
+                overridden=result.overridden,
                 places=result.places,
                 model_place=result.model_place,
                 name=around.name,
@@ -167,6 +172,7 @@ class Reading:
                 rendered=around.rendered,
                 container_memory_bytes=around.container_memory_bytes,
                 replicas=around.replicas,
+                devices=around.devices or visible_devices(_visible(around.env)),
                 env={
                     key: self.taint.readable(value)
                     for key, value in around.env.items()
@@ -185,7 +191,11 @@ class Reading:
             self.launches.append(launch)
 
     def version_of(self, image: str | None) -> str | None:
-        """The vLLM release of an image tag, else of a pip pin in the file; None for `latest` and unknown."""
+        """The release to read with: the one asked for, the file's own pin, else the policy's for the path."""
+        return self.how.vllm_version or self._pinned(image) or self.how.unpinned_version(self.path)
+
+    def _pinned(self, image: str | None) -> str | None:
+        """The release of an image tag, else of a pip pin in the file; None for `latest` and unknown."""
         if image is not None:
             plain = self.taint.split(image)
             name, _, tag = plain.text.partition("@")[0].rpartition(":")
@@ -231,6 +241,10 @@ class Reading:
         if text_found is None:
             return f"config file {name}"
         return config_words(text_found, self, 0)
+
+
+def _visible(env: Mapping[str, str]) -> str | None:
+    return env.get("CUDA_VISIBLE_DEVICES") or env.get("NVIDIA_VISIBLE_DEVICES")
 
 
 _PLACE_ONLY: Final = frozenset(

@@ -102,6 +102,24 @@ class DiskFiles:
             return None
 
 
+class NotedFiles:
+    """Files of which it is written down which were asked for, there or not."""
+
+    def __init__(self, files: RepoFiles, asked: set[str]) -> None:
+        self._files = files
+        self._asked = asked
+
+    def read(self, path: str) -> str | None:
+        """The text of the file."""
+        self._asked.add(path)
+        return self._files.read(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        self._asked.add(path)
+        return self._files.exists(path)
+
+
 class GitFiles:
     """The tree of one commit, read with `git cat-file`: nothing is checked out and no hook or filter runs."""
 

@@ -135,6 +135,8 @@ class Checked:
     """Launches of the base that are gone."""
     notes: list[str] = field(default_factory=list)
     """One line each: where the policy came from, what was assumed for the whole run."""
+    must_read: list[NotRead] = field(default_factory=list)
+    """What could not be read where the policy asks that everything can be judged."""
     base: str | None = None
     """The commit compared with."""
     fail_on: FailOn = "error"
@@ -173,7 +175,7 @@ class Checked:
         if self.failing:
             return "fails"
         nothing = not self.found.files_read and bool(self.found.not_read)
-        if self.fail_on != "never" and self.unmet:
+        if self.fail_on != "never" and (self.unmet or self.must_read):
             return "cannot_judge"
         return "cannot_judge" if nothing else "passes"
 

@@ -10,6 +10,7 @@ import pytest
 from kvplan.gate.find import changed_files, merge_base, read_commit, read_paths, read_tree
 from kvplan.gate.read import read_text
 from kvplan.gate.repo_files import DiskFiles, inside
+from kvplan.gate.terms import HowToRead
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,7 +177,10 @@ def test_flags_of_another_release_are_named(tmp_path: Path) -> None:
 
 def test_the_policys_assumptions_resolve_variables_and_are_named(tmp_path: Path) -> None:
     reading = read_text(
-        "run.sh", "vllm serve $M --max-model-len ${L:-1}\n", DiskFiles(tmp_path), {"M": "a/b", "L": "9"}
+        "run.sh",
+        "vllm serve $M --max-model-len ${L:-1}\n",
+        DiskFiles(tmp_path),
+        HowToRead(assume=lambda _: {"M": "a/b", "L": "9"}),
     )
     (launch,) = reading.launches
     assert (launch.model, flags(launch), sorted(launch.assumed)) == ("a/b", {"max_model_len": 9}, ["L", "M"])

@@ -1,84 +1,151 @@
-"""Every rule: a launch that passes, one that fails, the value that would pass, and a page of its own."""
+"""Every rule: its page, a launch that passes, one that fails, and the value that would pass.
+
+The examples are those of the pages themselves (docs/rules), so that a page cannot promise what the gate does
+not say.
+"""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import datetime as dt
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kvplan.errors import ExitCode
-from kvplan.gate.check import as_json, as_text, check_launches
-from kvplan.gate.find import read_paths
-from kvplan.gate.rules import RULES
+from kvplan.gate.check import Base, as_text, check_launches
+from kvplan.gate.find import read_paths, read_tree, tree_files
+from kvplan.gate.policy import NO_POLICY, load_policy
+from kvplan.gate.repo_files import DiskFiles
+from kvplan.gate.rules import RULE_IDS, RULES
 
 if TYPE_CHECKING:
     from kvplan.gate.result import Checked
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules"
+TODAY = dt.date(2026, 11, 29)
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 QWEN = "Qwen/Qwen2-7B-Instruct"
 
-# On a 24 GiB card. Llama-3.1-8B: 16.06 GB of weights and 131,072 B of KV a token, so that one request of
-# 131,072 tokens alone needs 16 GiB. Qwen2-7B-Instruct: at most 32,768 positions.
-EXAMPLES = {
-    "KVP001": (f"vllm serve {LLAMA} --max-model-len 4096", f"vllm serve {LLAMA} --max-model-len 131072"),
-    "KVP003": (f"vllm serve {QWEN} --max-model-len 32768", f"vllm serve {QWEN} --max-model-len 65536"),
-    "KVP004": (
-        f"docker run vllm/vllm-openai:v0.16.0 --model {QWEN} --swap-space 4",
-        f"docker run vllm/vllm-openai:v0.20.0 --model {QWEN} --swap-space 4",
-    ),
-    "KVP005": (
-        f"CUDA_VISIBLE_DEVICES=0,1 vllm serve {QWEN} -tp 2",
-        f"CUDA_VISIBLE_DEVICES=0,1 vllm serve {QWEN} -tp 4",
-    ),
-}
+_SECTION = re.compile(r"(?m)^## (.+)$")
+_FENCE = re.compile(r"(?ms)^```\w+ (\S+)\n(.*?)^```$")
 
 
-def check(tmp_path: Path, text: str, gpu: str = "rtx-4090") -> Checked:
-    """The gate over one script."""
-    (tmp_path / "run.sh").write_text(f"{text}\n")
-    return check_launches(read_paths(["."], tmp_path), gpu=gpu)
+@dataclass(frozen=True)
+class Example:
+    """What a page shows, file name -> text."""
+
+    policy: dict[str, str]
+    base: dict[str, str]
+    passes: dict[str, str]
+    fails: dict[str, str]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_every_rule_has_a_page(rule: object) -> None:
-    page = (DOCS / f"{getattr(rule, 'id')}.md").read_text()  # noqa: B009  Rule is a protocol
-    assert page.startswith(f"# {getattr(rule, 'id')}: {getattr(rule, 'name')}\n")  # noqa: B009
+def example(rule: str) -> Example:
+    """The files of a rule's page."""
+    parts = _SECTION.split((DOCS / f"{rule}.md").read_text())
+    sections = {
+        title: dict(_FENCE.findall(text)) for title, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    return Example(
+        sections.get("Policy of the examples", {}),
+        sections.get("Base of the examples", {}),
+        sections["Passes"],
+        sections["Fails"],
+    )
 
 
-@pytest.mark.parametrize("rule_id", EXAMPLES)
-def test_a_rule_passes_the_good_example_and_names_what_would_pass_in_the_bad_one(
-    rule_id: str, tmp_path: Path
+def gate(folder: Path, shown: Example, files: dict[str, str]) -> Checked:
+    """The gate over files beside the page's policy, compared with the page's base where it has one."""
+    lay(folder, {**shown.policy, **shown.base})
+    base = Base(read_tree(folder, tree_files(folder)), name="base") if shown.base else None
+    lay(folder, files)
+    policy = load_policy(DiskFiles(folder), today=TODAY) or NO_POLICY
+    found = read_tree(folder, tree_files(folder), policy.how_to_read())
+    paths = frozenset(launch.path for launch in found.launches)
+    return check_launches(found, policy=policy, base=base, today=TODAY, launch_paths=paths)
+
+
+def lay(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize("rule", RULE_IDS)
+def test_a_page_names_its_rule_and_the_severity_that_it_has(rule: str) -> None:
+    page = (DOCS / f"{rule}.md").read_text()
+    names = {one.id: one.name for one in RULES} | {
+        "KVP027": "waiver-without-effect",
+        "KVP028": "no-launch",
+    }
+    assert page.startswith(f"# {rule}: {names[rule]}\n\nSeverity: ")
+    for one in RULES:
+        if one.id == rule:
+            assert one.severity in page.split("\n")[2]
+
+
+def test_there_is_no_page_without_a_rule_and_ids_are_in_order() -> None:
+    assert sorted(path.stem for path in DOCS.glob("KVP*.md")) == list(RULE_IDS) == sorted(RULE_IDS)
+
+
+@pytest.mark.parametrize("rule", RULE_IDS)
+def test_the_good_example_passes(rule: str, tmp_path: Path) -> None:
+    shown = example(rule)
+    checked = gate(tmp_path, shown, shown.passes)
+    assert ([str(item) for item in checked.findings], len(checked.not_judged)) == ([], 0), as_text(checked)
+
+
+@pytest.mark.parametrize("rule", RULE_IDS)
+def test_the_bad_example_fails_with_this_rule_alone_and_names_what_would_pass(
+    rule: str, tmp_path: Path
 ) -> None:
-    good, bad = EXAMPLES[rule_id]
-    assert [item.rule for item in check(tmp_path, good).findings] == []
-    (item,) = check(tmp_path, bad).findings
-    assert (item.rule, item.severity) == (rule_id, "error")
+    shown = example(rule)
+    checked = gate(tmp_path, shown, shown.fails)
+    assert [item.rule for item in checked.findings] == [rule], as_text(checked)
+    (item,) = checked.findings
     assert item.passes
+    assert f"{'' if item.passes.startswith('without') else 'with '}{item.passes}" in as_text(checked)
+    expected = ExitCode.NO if item.severity == "error" else ExitCode.OK
+    assert checked.exit_code is expected
 
 
-def test_the_value_that_passes_passes(tmp_path: Path) -> None:
-    (item,) = check(tmp_path, EXAMPLES["KVP001"][1]).findings
+def changed(text: str, passes: str) -> str:
+    """A command with the options that a message names put in: `--flag VALUE`, and `without --flag`."""
+    for flag in re.findall(r"without (--[\w-]+)", passes):
+        text = re.sub(rf" {flag}(?: [^-\s]\S*)?", "", text)
+    for flag, value in re.findall(r"(?<!without )(--[a-z][\w-]+)(?: ([^-\s]\S*))?", passes):
+        text = re.sub(rf" {flag}(?: [^-\s]\S*)?", "", text)
+        text = re.sub(r"(?m)^((?:CUDA\S+ )?(?:vllm|docker) .*)$", rf"\1 {flag} {value}".rstrip(), text)
+    return text
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        rule
+        for rule in RULE_IDS
+        if rule not in {"KVP008", "KVP019", "KVP020", "KVP021", "KVP023", *RULE_IDS[26:]}
+    ],
+)
+def test_the_value_that_is_named_passes(rule: str, tmp_path: Path) -> None:
+    shown = example(rule)
+    (item,) = gate(tmp_path / "before", shown, shown.fails).findings
     assert item.passes is not None
-    again = check(tmp_path, f"vllm serve {LLAMA} {item.passes}")
-    assert (again.findings, len(again.judged)) == ([], 1)
+    files = {**shown.fails, "serve.sh": changed(shown.fails["serve.sh"], item.passes)}
+    assert files != shown.fails
+    checked = gate(tmp_path / "after", shown, files)
+    assert rule not in [one.rule for one in checked.findings], as_text(checked)
+    assert len(checked.judged) == 1
+    assert all(one.now is not None and one.now.starts == "yes" for one in checked.launches)
 
 
-def test_a_length_between_what_surely_fits_and_what_surely_does_not_is_tight(tmp_path: Path) -> None:
-    (item,) = check(tmp_path, EXAMPLES["KVP001"][1]).findings
-    assert item.passes is not None
-    surely = int(item.passes.split()[-1])
-    rules = set()
-    for length in range(surely, 65536, 2048):
-        found = check(tmp_path, f"vllm serve {LLAMA} --max-model-len {length}").findings
-        rules |= {(one.rule, one.severity) for one in found}
-        if ("KVP001", "error") in rules:
-            break
-    assert rules == {("KVP002", "warning"), ("KVP001", "error")}
+def check(folder: Path, text: str, gpu: str | None = "rtx-4090") -> Checked:
+    """The gate over one script, without a policy."""
+    (folder / "run.sh").write_text(f"{text}\n")
+    return check_launches(read_paths(["."], folder), gpu=gpu)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +159,14 @@ def test_a_length_between_what_surely_fits_and_what_surely_does_not_is_tight(tmp
             "--hf-overrides changes the model's configuration",
         ),
         ("vllm serve /models/mine", "the model is a path, and its config.json is not known"),
+        (
+            f'vllm serve {QWEN} --speculative-config \'{{"method": "eagle3", "model": "a/b"}}\'',
+            "--speculative-config: the weights and the KV cache of a eagle3 draft are not modelled",
+        ),
+        (
+            f"VLLM_PP_LAYER_PARTITION=10,18 vllm serve {QWEN}",
+            "VLLM_PP_LAYER_PARTITION=10,18: an uneven split of the layers by hand is not modelled",
+        ),
     ],
 )
 def test_what_cannot_be_known_is_not_judged_and_fails_nothing(tmp_path: Path, text: str, reason: str) -> None:
@@ -100,32 +175,53 @@ def test_what_cannot_be_known_is_not_judged_and_fails_nothing(tmp_path: Path, te
     assert (checked.findings, checked.exit_code) == ([], ExitCode.OK)
 
 
-def test_without_any_word_on_the_gpu_nothing_is_judged(tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text(f"vllm serve {QWEN}\n")
-    checked = check_launches(read_paths(["."], tmp_path))
-    assert str(checked.not_judged[0].not_judged).startswith("GPU unknown")
-
-
-def test_only_what_the_base_has_not_fails(tmp_path: Path) -> None:
-    bad = EXAMPLES["KVP001"][1]
-    (tmp_path / "run.sh").write_text(f"{bad}\n")
-    found = read_paths(["."], tmp_path)
-    (tmp_path / "run.sh").write_text(f"# a comment more\n{bad}\n")
-    moved = read_paths(["."], tmp_path)
-    checked = check_launches(moved, gpu="rtx-4090", base=found)
-    assert (checked.findings, [item.line for item in checked.old]) == ([], [2])
-    assert checked.exit_code is ExitCode.OK
-    assert "(the base has it too)" in as_text(checked)
-
-
-def test_the_command_says_no_with_exit_1_and_json_holds_the_same(tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text(f"{EXAMPLES['KVP001'][1]}\n")
-    result = subprocess.run(
-        [sys.executable, "-m", "kvplan", "check", "--gpu", "rtx-4090", "--format", "json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+def test_a_card_without_rules_is_no_refusal_of_vllms(tmp_path: Path) -> None:
+    checked = check(tmp_path, f"vllm serve {QWEN}", gpu="mi300x")
+    assert "no rules for vLLM's memory on cards that are not NVIDIA's" in str(
+        checked.not_judged[0].not_judged
     )
-    assert result.returncode == ExitCode.NO
-    assert json.loads(result.stdout) == json.loads(as_json(check(tmp_path, EXAMPLES["KVP001"][1])))
+    assert checked.findings == []
+
+
+def test_without_any_word_on_the_gpu_memory_is_not_judged_and_flags_are(tmp_path: Path) -> None:
+    text = f"docker run vllm/vllm-openai:v0.20.0 --model {QWEN} --swap-space 4"
+    checked = check(tmp_path, text, gpu=None)
+    assert str(checked.not_judged[0].not_judged).startswith("GPU unknown")
+    assert [item.rule for item in checked.findings] == ["KVP004"]
+    assert checked.exit_code is ExitCode.NO  # sound evidence, whatever else could not be judged
+
+
+def test_a_length_between_what_surely_fits_and_what_surely_does_not_is_tight(tmp_path: Path) -> None:
+    rules = set()
+    for length in range(24576, 65536, 2048):
+        found = check(tmp_path, f"vllm serve {LLAMA} --max-model-len {length}").findings
+        rules |= {(one.rule, one.severity) for one in found}
+        if ("KVP001", "error") in rules:
+            break
+    assert rules == {("KVP002", "warning"), ("KVP001", "error")}
+
+
+def test_a_misspelt_flag_gets_the_nearest_one(tmp_path: Path) -> None:
+    (item,) = check(tmp_path, f"vllm serve {QWEN} --max-modle-len 4096 --max-model-len 4096").findings
+    assert (item.rule, item.passes) == ("KVP004", "--max-model-len instead of --max-modle-len")
+
+
+def test_what_replaces_a_removed_flag_is_named_where_the_release_has_it(tmp_path: Path) -> None:
+    # vLLM 0.13.0's parser has --structured-outputs-config, and no --guided-decoding-backend any more.
+    text = f"docker run vllm/vllm-openai:v0.13.0 --model {QWEN} --guided-decoding-backend xgrammar"
+    (item,) = check(tmp_path, f"{text} --max-model-len 4096").findings
+    assert item.passes == "--structured-outputs-config.backend instead of --guided-decoding-backend"
+    assert "0.11.2 was the last release with it" in item.message
+
+
+def test_every_replacement_is_an_option_of_a_release_that_lacks_the_old_one() -> None:
+    from kvplan.gate.flag_table import flag_table
+    from kvplan.gate.rules.flags import _INSTEAD
+
+    table = flag_table()
+    for name, text in _INSTEAD.items():
+        gone = max(
+            option.until for option in table.options.values() if option.flag.name == name and option.until
+        )
+        named = table.options[text.split()[0].partition(".")[0]]
+        assert named.until is None or named.until > gone, name

@@ -158,6 +158,8 @@ class _Service:
             env=env,
             image=image_text or None,
             num_gpus=self._gpus(env),
+            devices=self._device_ids(),
+            replicas=self._replicas(),
             name=self._name,
             profile=self._profile(),
             container_memory_bytes=self._memory(),
@@ -236,17 +238,12 @@ class _Service:
 
     def _gpus(self, env: dict[str, str]) -> int | None:
         gpus = self._get("gpus")
-        devices = self._get("deploy", "resources", "reservations", "devices") or self._get(
-            "deploy", "resources", "limits", "devices"
-        )
-        for listed in (devices, gpus):
+        for listed in (self._devices(), gpus):
             for device in listed.items if listed is not None and listed.kind == "list" else []:
                 ids = device.get("device_ids")
                 if ids is not None and ids.kind == "list":
-                    texts = [self._expand(item.text) for item in ids.items]
-                    if any(is_unknown(text) for text in texts):
-                        return None
-                    return sum(len(text.split(",")) for text in texts)
+                    named = self._device_ids()
+                    return None if named is None else len(named)
                 count = self._expand(device.text_of("count") or "")
                 plain = without_notes(count)
                 if plain.isascii() and plain.isdigit() and len(plain) < 5:
@@ -256,6 +253,29 @@ class _Service:
             if counted is not None:
                 return counted
         return None
+
+    def _devices(self) -> Node | None:
+        return self._get("deploy", "resources", "reservations", "devices") or self._get(
+            "deploy", "resources", "limits", "devices"
+        )
+
+    def _device_ids(self) -> tuple[str, ...] | None:
+        """The GPUs of the machine that the service asks for by number or UUID."""
+        for listed in (self._devices(), self._get("gpus")):
+            for device in listed.items if listed is not None and listed.kind == "list" else []:
+                ids = device.get("device_ids")
+                if ids is None or ids.kind != "list":
+                    continue
+                texts = [self._expand(item.text) for item in ids.items]
+                if any(is_unknown(text) for text in texts):
+                    return None
+                return tuple(one.strip() for text in texts for one in without_notes(text).split(","))
+        return None
+
+    def _replicas(self) -> int | None:
+        node = self._get("deploy", "replicas") or self._get("scale")
+        text = without_notes(self._expand(node.text)) if node is not None else ""
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else None
 
     def _profile(self) -> str | None:
         profiles = self._get("profiles")
