@@ -59,7 +59,7 @@ def check(
     output: Annotated[
         list[str] | None, typer.Option(help="Write a format to a file as well: --output sarif=FILE.")
     ] = None,
-    tag: Annotated[str, typer.Option(help="Name of this gate, where a repository has several.")] = "kvplan",
+    tag: Annotated[str, typer.Option(help="Name of this gate, where a repository has several.")] = "default",
     init: Annotated[
         bool, typer.Option("--init", help="Write a commented .kvplan.yaml from what is found.")
     ] = False,
