@@ -47,7 +47,8 @@ class BelowTarget(Rule):
         estimate, target = case.starting, target_of(case.terms)
         if estimate is None or target is None or self._said_by_a_graver_one(case, estimate, target):
             return
-        if self._which == "worst_case" and estimate.lengths is not None and self.id not in case.terms.named_rules:
+        named = self.id in case.terms.named_rules
+        if self._which == "worst_case" and estimate.lengths is not None and not named:
             return  # with a workload nobody means the worst case, unless the policy says so
         if estimate.settings.max_num_seqs * estimate.settings.data_parallel_size < target:
             if self._which == "p95":
