@@ -29,7 +29,7 @@ class Section:
                 self.left_out.format(self._hidden),
                 *self.items[len(self.items) - keep + head :],
             ]
-        return "\n".join([*self.before, *shown, *self.after])
+        return "\n".join([*self.before, *shown, *self.after]).rstrip("\n")
 
     def hide(self, count: int) -> None:
         """Leave so many of the middle items out."""

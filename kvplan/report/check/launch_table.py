@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvplan.report.check.safe import code, place_of, prose
+from kvplan.report.check.safe import code, joint_of, place_of, prose
 from kvplan.report.check.words import direction
 from kvplan.report.table import render_table
 from kvplan.units import format_gib
@@ -53,7 +53,7 @@ def _finding_row(finding: Finding, item: LaunchResult) -> tuple[str, str, str, s
     )
     limit = prose(finding.limit) if finding.limit else ""
     if finding.passes:
-        limit += (", " if limit else "") + f"{code(finding.passes)} passes"
+        limit += (", " if limit else "") + f"passes {joint_of(finding.passes)}{code(finding.passes)}"
     change: str = finding.status
     if finding.waiver is not None:
         change = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import kvplan
 from kvplan.report.check.fitted import Section, fit
 from kvplan.report.check.launch_table import launch_lines
-from kvplan.report.check.safe import code, place_of, prose
+from kvplan.report.check.safe import code, joint_of, place_of, prose
 from kvplan.report.check.words import VERDICTS, is_quiet, sentence, shown_launches
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _found(finding: Finding) -> str:
     place = code(place_of(finding.path, finding.line))
     text = f"- {finding.severity} {finding.rule} {finding.name} at {place}: {prose(finding.message)}"
     if finding.passes:
-        text += f"; passes with {code(finding.passes)}"
+        text += f"; passes {joint_of(finding.passes)}{code(finding.passes)}"
     if finding.waiver is not None and finding.waiver.expired:
         text += f"; its waiver expired on {prose(finding.waiver.until)}"
     return text

@@ -53,7 +53,12 @@ def _entity(match: re.Match[str]) -> str:
 def message_of(finding: Finding) -> str:
     """What a finding says, with the value that would pass."""
     text = clean(finding.message)
-    return f"{text}; passes with {clean(finding.passes)}" if finding.passes else text
+    return f"{text}; passes {joint_of(finding.passes)}{clean(finding.passes)}" if finding.passes else text
+
+
+def joint_of(passes: str) -> str:
+    """The word before a value that would pass; a flag that is to go brings its own."""
+    return "" if passes.startswith("without ") else "with "
 
 
 def place_of(path: str, line: int) -> str:

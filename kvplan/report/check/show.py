@@ -87,9 +87,9 @@ def _renderer(form: str) -> Callable[[Checked], str]:
         from kvplan.report.check.junit import as_junit
 
         return as_junit
-    from kvplan.gate import check
+    from kvplan.gate import plain
 
-    return check.as_json if form == "json" else check.as_text
+    return plain.as_json if form == "json" else plain.as_text
 
 
 def _write(path: Path, text: str, mode: str) -> None:

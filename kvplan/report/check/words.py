@@ -64,9 +64,22 @@ def _how_many(checked: Checked) -> str:
 
 
 def _directions(checked: Checked) -> list[str]:
-    found = [direction(item) for item in checked.launches if item.change != "unchanged"]
-    counts = {one: found.count(one) for one in _DIRECTIONS}
-    return [f"{count} {one if count == 1 else _DIRECTIONS[one]}" for one, count in counts.items() if count]
+    changed = [item for item in checked.launches if item.change != "unchanged"]
+    clauses = []
+    for one, several in _DIRECTIONS.items():
+        items = [item for item in changed if direction(item) == one]
+        if len(items) == 1:
+            clauses.append(f"1 {one}{_by_how_much(items[0])}")
+        elif items:
+            clauses.append(f"{len(items)} {several}")
+    return clauses
+
+
+def _by_how_much(item: LaunchResult) -> str:
+    now, before = item.now, item.before
+    if now is None or before is None or not before.kv_tokens or "no" in {now.starts, before.starts}:
+        return ""
+    return f" ({100 * (now.kv_tokens / before.kv_tokens - 1):+.0f} %)"
 
 
 def direction(item: LaunchResult) -> str | None:

@@ -35,7 +35,7 @@ def test_only_launches_that_changed_have_a_table(broken: Checked) -> None:
         " · vLLM 0.20.2 · **no longer starts**"
     ) in told
     rows = [line for line in told.splitlines() if line.startswith("| ")]
-    limit = "at least 90 %, <code>--max-model-len 30000</code> passes"
+    limit = "at least 90 %, passes with <code>--max-model-len 30000</code>"
     assert rows[:7] == [
         "| rule | before | now | change | limit |",
         "| :-- | --: | --: | --: | :-- |",
@@ -59,8 +59,8 @@ def test_waivers_are_shown_with_their_day_and_what_was_not_judged_with_its_reaso
 @pytest.mark.parametrize(
     ("before", "now", "sentence"),
     [
-        ({}, {"kv_tokens": 30_000}, "1 of 1 launch changed, 1 holds fewer tokens"),
-        ({}, {"kv_tokens": 80_000}, "1 of 1 launch changed, 1 holds more tokens"),
+        ({}, {"kv_tokens": 30_000}, "1 of 1 launch changed, 1 holds fewer tokens (-25 %)"),
+        ({}, {"kv_tokens": 80_000}, "1 of 1 launch changed, 1 holds more tokens (+100 %)"),
         ({"starts": "no"}, {}, "1 of 1 launch changed, 1 starts again"),
         ({}, {}, "1 of 1 launch changed"),
     ],
@@ -70,6 +70,14 @@ def test_the_sentence_says_in_which_direction(
 ) -> None:
     item = LaunchResult(launch(), change="changed", now=numbers(**now), before=numbers(**before))
     assert as_comment(checked(item), MARKER).splitlines()[1] == f"### kvplan check passes: {sentence}"
+
+
+def test_a_flag_that_is_to_go_passes_without_it() -> None:
+    item = LaunchResult(launch(), change="changed", now=numbers(), before=numbers())
+    text = as_comment(
+        checked(item, findings=[finding(item.launch, passes="without --enforce-eager")]), MARKER
+    )
+    assert text.count("passes <code>without --enforce-eager</code>") == 2
 
 
 def test_two_launches_are_told_in_the_plural() -> None:
