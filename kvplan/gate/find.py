@@ -224,24 +224,6 @@ def merge_base(root: Path, ref: str) -> str:
         ) from None
 
 
-def changed_files(root: Path, base: str) -> list[str]:
-    """Files that differ between a commit and the working tree, new ones included, deleted ones not."""
-    out = git(
-        root,
-        "diff",
-        "--name-only",
-        "-z",
-        "--no-renames",
-        "--no-ext-diff",
-        "--no-textconv",
-        "--diff-filter=d",
-        base,
-        "--",
-    )
-    new = git(root, "ls-files", "-z", "--others", "--exclude-standard")
-    return sorted({name for name in (out + new).split("\0") if name and is_candidate_name(name)})
-
-
 def read_commit(
     root: Path, commit: str, names: Iterable[str] | None = None, how: HowToRead = AS_WRITTEN
 ) -> Found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import TYPE_CHECKING, Final
 
@@ -35,22 +36,24 @@ _HEAD: Final = """\
 
 # Accepted findings; the last day is at most 180 days ahead.
 # waivers:
-#   - {rule: KVP001, path: legacy/**, until: 2027-03-31, reason: replaced in March, owner: platform}
+#   - {rule: KVP001, path: legacy/**, until: END, reason: replaced in spring, owner: platform}
 """
 
 
-def first_policy(found: Found, *, gpu: str | None = None) -> str:
+def first_policy(found: Found, *, today: dt.date, gpu: str | None = None) -> str:
     """The text of a policy.
 
     Args:
         found: the launches of the whole repository.
+        today: what the example of a waiver ends ahead of.
         gpu: the card that the user named for those whose files name none.
     """
-    checked = check_launches(found, gpu=gpu)
+    checked = check_launches(found, gpu=gpu, today=today)
+    head = _HEAD.replace("END", (today + dt.timedelta(days=90)).isoformat())
     return (
         "\n".join(
             [
-                _HEAD,
+                head,
                 *_card(gpu),
                 *_labels(found),
                 *_variables(found),
@@ -125,7 +128,7 @@ def _silent_paths(checked: Checked) -> list[str]:
     return [
         "# Not judged today, and why:",
         *(
-            f"#   {redact_text(item.launch.path)}:{item.launch.line}: {redact_text(item.not_judged or '')}"
+            f"#   {_line(item.launch.path)}:{item.launch.line}: {_line(item.not_judged or '')}"
             for item in checked.not_judged
         ),
     ]
@@ -133,6 +136,11 @@ def _silent_paths(checked: Checked) -> list[str]:
 
 def _paths(paths: Iterable[str]) -> list[str]:
     return sorted(set(paths))
+
+
+def _line(text: str) -> str:
+    """What a file says, on one line: a comment must not end where the text pleases."""
+    return " ".join(redact_text(text).split())
 
 
 def _scalar(text: str) -> str:

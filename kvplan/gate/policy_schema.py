@@ -49,16 +49,18 @@ class PathKeys(_Keys):
         None, description="model profile where a file's model is unknown or a path of the container"
     )
     vllm_version: Name | None = Field(None, description="vLLM release where neither image tag nor pin says")
-    target_concurrency: int | None = Field(None, ge=1, description="requests that a launch serves at once")
+    target_concurrency: int | None = Field(
+        None, strict=True, ge=1, description="requests that a launch serves at once"
+    )
     workload: str | None = Field(
         None, description="workload preset, or a kvplan.workload/1 file of the repository"
     )
     min_headroom_gib: float | None = Field(
-        None, ge=0, description="GiB of the card that stay free beyond all that vLLM plans with"
+        None, strict=True, ge=0, description="GiB of the card that stay free beyond all that vLLM plans with"
     )
-    min_start_probability: float | None = Field(None, gt=0, le=1)
+    min_start_probability: float | None = Field(None, strict=True, gt=0, le=1)
     max_capacity_regression_percent: float | None = Field(
-        None, ge=0, description="how much of its capacity a launch may lose against the base"
+        None, strict=True, ge=0, description="how much of its capacity a launch may lose against the base"
     )
     allowed: dict[str, list[Any]] | None = Field(
         None, description="flag -> the values that it may be given; an empty list forbids the flag"
@@ -69,7 +71,9 @@ class PathKeys(_Keys):
     assume: dict[str, Name] | None = Field(
         None, description="variable -> the value to read files with where nobody in the repository gives one"
     )
-    require_judged: bool | None = Field(None, description="exit 2 when a launch here cannot be judged")
+    require_judged: bool | None = Field(
+        None, strict=True, description="exit 2 when a launch here cannot be judged"
+    )
 
     @field_validator("allowed")
     @classmethod
@@ -84,7 +88,9 @@ class PathEntry(PathKeys):
     """Keys for the paths that a pattern matches; later entries win over earlier ones, key by key."""
 
     match: Patterns
-    require_launch: bool = Field(default=False, description="a finding (KVP028) when no launch is found here")
+    require_launch: bool = Field(
+        default=False, strict=True, description="a finding (KVP028) when no launch is found here"
+    )
 
 
 class WaiverEntry(_Keys):
@@ -109,7 +115,7 @@ class PolicyFile(PathKeys):
     """`.kvplan.yaml`: what a project says once, for every command, and what the gate holds launches to."""
 
     gpu_memory_gib: float | None = Field(
-        None, gt=0, description="default of `kvplan estimate`; not used by the gate"
+        None, strict=True, gt=0, description="default of `kvplan estimate`; not used by the gate"
     )
     device: Literal["cuda", "cpu"] | None = Field(
         None, description="default of `kvplan estimate`; not used by the gate"

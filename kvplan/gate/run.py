@@ -184,7 +184,7 @@ def write_policy(asked: Asked) -> str:
     if path.exists():
         raise InputError(f"{path} is there already", "edit it, or move it away first")
     found = find.read_tree(asked.root, find.tree_files(asked.root))
-    text = first_policy(found, gpu=asked.gpu)
+    text = first_policy(found, today=asked.day, gpu=asked.gpu)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

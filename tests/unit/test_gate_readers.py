@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvplan.gate.find import changed_files, merge_base, read_commit, read_paths, read_tree
+from kvplan.gate.find import read_paths
 from kvplan.gate.read import read_text
 from kvplan.gate.repo_files import DiskFiles, inside
+from kvplan.gate.scope import against
 from kvplan.gate.terms import HowToRead
 
 if TYPE_CHECKING:
@@ -285,11 +286,10 @@ def test_only_what_changed_since_the_merge_base_is_read_and_the_base_without_a_c
     (tmp_path / "new.sh").write_text("vllm serve c/c\n")
     git(tmp_path, "add", "a.sh")
     git(tmp_path, "commit", "-q", "-m", "change")
-    base = merge_base(tmp_path, "main")
-    names = changed_files(tmp_path, base)
-    assert names == ["a.sh", "new.sh"]
-    assert [launch.model for launch in read_tree(tmp_path, names).launches] == ["a/a", "c/c"]
-    (before,) = read_commit(tmp_path, base, names).launches
+    seen = against(tmp_path, "main")
+    assert seen.changed == {"a.sh", "new.sh"}
+    assert [launch.model for launch in seen.now.launches] == ["a/a", "c/c"]
+    (before,) = seen.before.launches
     assert flags(before) == {"max_model_len": 8192}
     assert (tmp_path / "a.sh").read_text().endswith("32768\n")
 
