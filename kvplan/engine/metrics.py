@@ -23,6 +23,8 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "prefix_cache_hits_total": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     "prompt_tokens_total": ("vllm:prompt_tokens_total",),
     "generation_tokens_total": ("vllm:generation_tokens_total",),
+    "queue_time_s_total": ("vllm:request_queue_time_seconds_sum",),
+    "queue_time_requests_total": ("vllm:request_queue_time_seconds_count",),
 }
 _LARGEST_OF_ENGINES: Final = frozenset({"kv_cache_usage"})
 _CACHE_INFO: Final = "vllm:cache_config_info"
@@ -46,6 +48,9 @@ class MetricsSnapshot:
     """Tokens."""
     prompt_tokens_total: float | None = None
     generation_tokens_total: float | None = None
+    queue_time_s_total: float | None = None
+    """Seconds that requests waited before their first step; of `queue_time_requests_total` requests."""
+    queue_time_requests_total: float | None = None
     cache_config: Mapping[str, str] = field(default_factory=dict)
     """Labels of cache_config_info: block_size, num_gpu_blocks, cache_dtype, kv_cache_size_tokens (0.24+) …"""
 

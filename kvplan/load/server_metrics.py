@@ -51,6 +51,8 @@ class ServerSide:
     """... and found there."""
     prompt_tokens: int | None = None
     generation_tokens: int | None = None
+    mean_queue_time_ms: float | None = None
+    """Mean time that a request waited before its first step, by the server's own clock."""
     kv_cache_tokens: int | None = None
     """Size of the KV cache in tokens, as vLLM 0.24 and later say it."""
     waited_for_memory: bool | None = None
@@ -161,6 +163,7 @@ def server_side(
         prefix_cache_hits=_delta(watch, "prefix_cache_hits_total"),
         prompt_tokens=_delta(watch, "prompt_tokens_total"),
         generation_tokens=_delta(watch, "generation_tokens_total"),
+        mean_queue_time_ms=_mean_queue_time_ms(watch),
         kv_cache_tokens=cache_tokens,
         waited_for_memory=True if short else (False if enough and cache_tokens is not None else None),
         waiting_share=sum(bool(s.waiting) for s in told) / len(told) if enough else None,
@@ -196,9 +199,20 @@ def _peak(values: Sequence[float | None]) -> int | None:
     return int(max(known)) if known else None
 
 
+def _mean_queue_time_ms(watch: MetricsWatch) -> float | None:
+    waited_s = _growth(watch, "queue_time_s_total")
+    requests = _growth(watch, "queue_time_requests_total")
+    return 1000 * waited_s / requests if waited_s is not None and requests else None
+
+
 def _delta(watch: MetricsWatch, counter: str) -> int | None:
+    """How much a counter of whole things grew."""
+    growth = _growth(watch, counter)
+    return None if growth is None else int(growth)
+
+
+def _growth(watch: MetricsWatch, counter: str) -> float | None:
     """How much a counter grew; None if it was not there, or began anew because the server did."""
-    before, after = getattr(watch.before, counter, None), getattr(watch.after, counter, None)
-    if before is None or after is None or after < before:
-        return None
-    return int(after - before)
+    before: float | None = getattr(watch.before, counter, None)
+    after: float | None = getattr(watch.after, counter, None)
+    return None if before is None or after is None or after < before else after - before

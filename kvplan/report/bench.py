@@ -74,6 +74,7 @@ def _one(measurement: Measurement, *, markdown: bool) -> list[str]:
         rows = [
             ["peak running", _number(server.peak_running)],
             ["peak waiting", _number(server.peak_waiting)],
+            ["mean queue time ms", _number(server.mean_queue_time_ms, 1)],
             ["peak KV cache use", _percent(server.peak_kv_cache_usage)],
             ["KV cache tokens", _number(server.kv_cache_tokens)],
             ["preemptions", _number(server.preemptions)],

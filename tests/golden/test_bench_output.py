@@ -52,6 +52,7 @@ def measurement(users: int, *, answered: bool = True) -> Measurement:
         prefix_cache_hits=1500 * users,
         prompt_tokens=6000 * users,
         generation_tokens=2048 * users,
+        mean_queue_time_ms=4.2,
         kv_cache_tokens=66_000,
         waited_for_memory=users > 16,
         waiting_share=0.0,

@@ -36,13 +36,14 @@ def seen(*shots: MetricsSnapshot, max_num_seqs: int | None = None, prompt: int =
 
 def test_peaks_and_what_the_counters_grew_by() -> None:
     side = seen(
-        shot(4, 0, 0.5, preemptions_total=3, prefix_cache_queries_total=100, prefix_cache_hits_total=10),
-        shot(8, 2, 0.75, preemptions_total=4, prefix_cache_queries_total=300, prefix_cache_hits_total=60),
-        shot(2, 0, 0.25, preemptions_total=5, prefix_cache_queries_total=500, prefix_cache_hits_total=110),
+        shot(4, 0, 0.5, preemptions_total=3, queue_time_s_total=1.0, queue_time_requests_total=10),
+        shot(8, 2, 0.75, preemptions_total=4, queue_time_s_total=1.1, queue_time_requests_total=12),
+        shot(2, 0, 0.25, preemptions_total=5, queue_time_s_total=1.3, queue_time_requests_total=16),
     )
 
     assert (side.peak_running, side.peak_waiting, side.peak_kv_cache_usage) == (8, 2, 0.75)
-    assert (side.preemptions, side.prefix_cache_queries, side.prefix_cache_hits) == (2, 400, 100)
+    assert side.preemptions == 2
+    assert side.mean_queue_time_ms == pytest.approx(50)  # 0.3 s over 6 requests
     assert side.kv_cache_tokens == 1000
     assert [sample.at_s for sample in side.samples] == [1.0, 2.0, 3.0]
     assert side.waiting_share == pytest.approx(1 / 3)

@@ -96,12 +96,16 @@ def test_a_cache_that_is_too_small_for_its_users_is_seen(engine: Engine) -> None
     # 8 users x (500 + 100) tokens is 8 x 5 blocks; the cache has 15.
     workload = Workload.fixed(500, 100)
 
-    measured = measure(engine, workload, concurrency=8, num_requests=24, warmup_requests=0, max_num_seqs=16)
+    measured = measure(engine, workload, concurrency=8, num_requests=64, warmup_requests=0, max_num_seqs=16)
 
-    assert measured.summary.completed == 24
-    assert measured.server.kv_cache_tokens is not None
+    assert measured.summary.completed == 64
+    assert measured.server.kv_cache_tokens == 16 * BLOCK
+    # Three fit at once; the others wait for their end, for a third of an answer's time and longer.
+    answering_ms = measured.summary.mean_e2el_ms - measured.summary.mean_ttft_ms
+    assert measured.server.mean_queue_time_ms > answering_ms / 3
     assert measured.server.peak_waiting >= 1
     assert measured.server.peak_kv_cache_usage > 0.6
+    assert measured.server.waited_for_memory is True
 
 
 def test_a_prompt_longer_than_the_model_is_a_failed_request_with_vllms_reason(engine: Engine) -> None:
