@@ -148,8 +148,9 @@ def test_times_are_those_of_the_stream(server: Server) -> None:
     assert len(record.itl_s) == 19
     assert record.ttft_s >= GAP_S
     assert record.ttft_s + sum(record.itl_s) == pytest.approx(record.e2e_s)
-    # A sleep is never shorter than asked for; how much longer depends on what else the machine does.
-    assert GAP_S <= record.tpot_s < 10 * GAP_S
+    # The server's sleeps are never shorter than asked for; the machine may make anything longer.
+    assert record.e2e_s >= 20 * GAP_S
+    assert record.tpot_s == pytest.approx(sum(record.itl_s) / 19)
 
 
 def test_as_many_requests_are_in_flight_as_there_are_users(server: Server) -> None:
