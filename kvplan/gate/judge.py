@@ -104,12 +104,17 @@ def judge(
 
 def version_rules_of(launch: LaunchFound, vllm_version: str | None = None) -> VersionRules | None:
     """The rules of the release that the launch is judged with; None where no release is named."""
+    named = vllm_version or launch.vllm_version
+    return None if named is None else _rules_named(named)
+
+
+@functools.lru_cache(maxsize=256)
+def _rules_named(version: str) -> VersionRules | None:
     from kvplan.catalog.engines import rules_for
     from kvplan.config.version import parse_vllm_version
 
-    named = vllm_version or launch.vllm_version
     try:
-        return None if named is None else rules_for(parse_vllm_version(named))
+        return rules_for(parse_vllm_version(version))
     except InputError:
         return None
 
@@ -177,7 +182,7 @@ def _on_card(launch: LaunchFound, terms: Terms, model: str, card: str, vllm_vers
             f"vLLM {format_vllm_version(rules.version)}: no image tag, pin or policy names one"
         )
     else:
-        rules = rules_for(parse_vllm_version(named))
+        rules = version_rules_of(launch, vllm_version) or rules_for(parse_vllm_version(named))
     if rules.newer_than_known:
         raise InputError(
             f"vLLM {named} is newer than the rules known here ({format_vllm_version(rules.version)})"
@@ -220,13 +225,24 @@ def _refuse_what_is_not_modelled(settings: ServingConfig, environment: Mapping[s
     side_memory(settings.other_flags, environment)
 
 
-@functools.lru_cache(maxsize=256)
 def _known_model(model: str) -> tuple[ModelSource, ModelShape]:
+    found = _look_up(model)
+    if isinstance(found, KvplanError):
+        raise found
+    return found
+
+
+@functools.lru_cache(maxsize=512)
+def _look_up(model: str) -> tuple[ModelSource, ModelShape] | KvplanError:
+    """The model, or why it is not known: also that is looked up once, however many launches name it."""
     from kvplan.architecture.model_shape import model_shape
     from kvplan.catalog.models import find_model
 
-    source = find_model(model, offline=True)
-    return source, model_shape(source.config)
+    try:
+        source = find_model(model, offline=True)
+        return source, model_shape(source.config)
+    except KvplanError as error:
+        return error.with_traceback(None)
 
 
 @functools.lru_cache(maxsize=256)

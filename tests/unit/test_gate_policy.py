@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -24,8 +25,6 @@ from kvplan.gate.run import Asked, checked, write_policy
 from tests.unit.gate_repository import POLICY
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kvplan.gate.policy import Policy
     from kvplan.gate.result import Checked
 
@@ -400,3 +399,13 @@ def test_standard_input_is_judged_by_the_same_policy(tmp_path: Path) -> None:
     )
     assert result.returncode == ExitCode.NO
     assert result.stdout.startswith("-:1: error KVP001: ")
+
+
+def test_the_policy_of_the_page_loads(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
+    text = next(block for block in re.findall(r"(?ms)^```yaml\n(.*?)^```$", page) if block.startswith("gpu:"))
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "launches.jsonl").write_text("")
+    policy = load(tmp_path, text)
+    assert policy.terms("deploy/prod/a.yaml").target_concurrency == 64
+    assert policy.terms("tools/a.sh").severities["KVP002"] is None
