@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvplan.calibration.store import remember
-from kvplan.engine.plan import LaunchPlan, printable_command
+from kvplan.engine.plan import LaunchPlan, environment, printable_command
 from kvplan.engine.server import EngineDiedError, EngineStartError, running_engine
 from kvplan.errors import FailureClass, KvplanError, LoadError
+from kvplan.load.cores import client_off
 from kvplan.load.measure import measure_load
 from kvplan.load.records import Endpoint
 from kvplan.tune.trial import LoadResult, Trial, status_of
@@ -186,7 +187,8 @@ class _Session:
         workload = executor.workload.longest() if level.kind == "soak" else executor.workload
         samples_before = len(engine.memory_series())
         executor.tell(f"{level.kind}: {level.concurrency} users")
-        with (self._folder / "requests.jsonl").open("a") as requests:
+        bound = environment(engine.plan).get("VLLM_CPU_OMP_THREADS_BIND")
+        with client_off(bound), (self._folder / "requests.jsonl").open("a") as requests:
 
             def keep(record: RequestRecord) -> None:
                 line = {"load": level.kind, "users": level.concurrency, "repeat": repeat, **record.as_dict()}
