@@ -73,7 +73,6 @@ class ModelShape:
     """The newest vLLM release (of those read) that lacks the architecture; None: 0.8.5 has it."""
     index_topk: int | None = None
     """Tokens that a sparse-attention indexer picks; None without one."""
-    notes: tuple[str, ...] = field(default_factory=tuple)
 
     @property
     def is_moe(self) -> bool:

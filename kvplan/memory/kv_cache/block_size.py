@@ -95,21 +95,8 @@ def _fit_states(
 
     Source: vLLM 0.32.0 platforms/interface.py::_align_hybrid_block_size.
     """
-    dtypes = recurrent_dtypes(shape, rank)
-    state = max(
-        state_bytes(cache, dtypes, rank.tensor_parallel_size, rank.num_speculative_tokens)
-        for caches in shape.layers
-        for cache in caches
-        if isinstance(cache, RecurrentState)
-    )
-    dtype = rank.kv_cache_dtype
-    if shape.uses_mla:
-        token = shape.head_dim * element_bytes(dtype, rank.dtype)
-    else:
-        packed = dtype.startswith("turboquant_") or packs(backends[0].name, dtype)
-        token = _token_bytes(shape, rank, dtype, packed=packed)
-        if dtype.startswith("turboquant_") and rank.skip_layers:
-            token = math.lcm(token, _token_bytes(shape, rank, "auto", packed=False))
+    state = _largest_state(shape, rank)
+    token = _attention_token_bytes(shape, rank, backends[0])
     era = rank.era
     unit = max(backends[0].sizes.smallest, found.block_size) if era.aligns_to_backend else _DEFAULT
     if shape.uses_mla:
@@ -122,11 +109,8 @@ def _fit_states(
         if era.aligns_to_backend:
             wanted = round_up(wanted, math.lcm(*(backend.sizes.smallest for backend in backends)))
     block_size = max(found.block_size, wanted)
-    if (
-        rank.state_mode == "align"
-        and era.aligned_block_fits_batch
-        and block_size > rank.max_num_batched_tokens
-    ):
+    fits = block_size <= rank.max_num_batched_tokens
+    if rank.state_mode == "align" and era.aligned_block_fits_batch and not fits:
         raise InputError(
             f"In Mamba cache align mode, block_size ({block_size}) must be <= max_num_batched_tokens "
             f"({rank.max_num_batched_tokens}).",
@@ -139,6 +123,25 @@ def _fit_states(
         state_page=page if page != state else None,
         warnings=_overridden(rank, block_size, "a block must hold a recurrent state"),
     )
+
+
+def _largest_state(shape: ModelShape, rank: Rank) -> int:
+    """Bytes of the largest recurrent state of one layer."""
+    dtypes = recurrent_dtypes(shape, rank)
+    states = {c for caches in shape.layers for c in caches if isinstance(c, RecurrentState)}
+    return max(state_bytes(c, dtypes, rank.tensor_parallel_size, rank.num_speculative_tokens) for c in states)
+
+
+def _attention_token_bytes(shape: ModelShape, rank: Rank, first: LayerBackend) -> int:
+    """One token of one attention layer, to the common multiple of what skipped and other layers take."""
+    dtype = rank.kv_cache_dtype
+    if shape.uses_mla:
+        return shape.head_dim * element_bytes(dtype, rank.dtype)
+    turboquant = dtype.startswith("turboquant_")
+    token = _token_bytes(shape, rank, dtype, packed=turboquant or packs(first.name, dtype))
+    if turboquant and rank.skip_layers:
+        return math.lcm(token, _token_bytes(shape, rank, "auto", packed=False))
+    return token
 
 
 def _chunk_size(shape: ModelShape) -> int:

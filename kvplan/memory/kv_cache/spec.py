@@ -46,8 +46,6 @@ class CacheSpec:
     """What else vLLM compares before it merges layers: heads, sizes, dtype, quantisation."""
     span: int = 0
     """Window or chunk in tokens, encoder tokens of cross attention, or resident blocks of a state."""
-    shards_tokens: bool = True
-    """Decode-context parallelism spreads its tokens over ranks."""
     stride_alignment: int = 1
     """Bytes that the distance between blocks must be a multiple of, where layers lie side by side."""
 
@@ -59,8 +57,7 @@ class CacheSpec:
         """
         match self.kind:
             case "full" | "mla":
-                shards = demand.decode_context_parallel_size if self.shards_tokens else 1
-                return cdiv(cdiv(num_tokens, shards), self.block_size)
+                return cdiv(cdiv(num_tokens, demand.decode_context_parallel_size), self.block_size)
             case "sliding_window" | "mla_window":
                 held = min(self.span - 1 + demand.in_flight_tokens, num_tokens)
                 return cdiv(held, self.block_size) + 1
