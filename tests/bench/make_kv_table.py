@@ -50,7 +50,7 @@ class Case:
         return " ".join(parts)
 
     def argv(self, folder: Path) -> list[str]:
-        """The oracle's arguments."""
+        """The asked program's arguments."""
         argv = [str(folder), "--available-kv-bytes", str(self.available)]
         argv += ["--platform", "cpu"] if self.gpu == "cpu" else ["--gpu", self.gpu]
         for name, value in self.flags:
