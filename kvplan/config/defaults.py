@@ -8,6 +8,7 @@ from kvplan.config.resolved import ResolvedSettings
 from kvplan.config.serving import FIELD_NAMES
 from kvplan.config.side_memory import side_memory
 from kvplan.errors import InputError
+from kvplan.memory.kv_cache.model_dtype import dtype_on_card
 from kvplan.units import GIB
 
 if TYPE_CHECKING:
@@ -66,7 +67,13 @@ def resolve(
         max_model_len=max_model_len,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        dtype=_dtype(config.dtype, shape),
+        dtype=dtype_on_card(
+            shape,
+            _dtype(config.dtype, shape),
+            gpu,
+            rules.asked_version,
+            is_default=config.dtype in {None, "auto"},
+        ),
         kv_cache_dtype=_given(config.kv_cache_dtype, "auto"),
         kv_cache_dtype_skip_layers=config.kv_cache_dtype_skip_layers or (),
         block_size=config.block_size,

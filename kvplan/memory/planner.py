@@ -101,15 +101,11 @@ class Planner:
         """What does not change with the share of the card, which is what a search varies most."""
         key = _ALL_BUT_SHARE(settings)
         if key not in self._parts:
-            shape = self.shape
-            if settings.allows_longer_max_model_len and shape.longest_model_len is not None:
-                longest = max(shape.longest_model_len, settings.max_model_len)
-                shape = dataclasses.replace(shape, longest_model_len=longest)
             overhead = predict_overhead(
                 overhead_inputs(self.shape, self.model_config, settings, self.gpu), self.coefficients
             )
             self._parts[key] = (
-                plan_kv_cache(shape, settings, self.gpu),
+                plan_kv_cache(self.shape, settings, self.gpu),
                 self._weights_for(settings),
                 self._with_side_memory(overhead, settings),
             )

@@ -151,3 +151,14 @@ def test_given_flags_survive_a_copy() -> None:
     config = ServingConfig(max_num_seqs=4).with_flags(block_size=32, seed=7)
     assert config.given() == {"max_num_seqs": 4, "block_size": 32, "seed": 7}
     assert dataclasses.replace(config, block_size=None).given() == {"max_num_seqs": 4, "seed": 7}
+
+
+@pytest.mark.parametrize(("gpu", "dtype"), [("t4", "float16"), ("4090", "bfloat16")])
+def test_a_card_without_bfloat16_serves_in_float16(gpu: str, dtype: str) -> None:
+    # vLLM 0.32.0 config/model.py::_resolve_auto_dtype; weights and activations follow the resolved dtype
+    assert resolved((0, 32, 0), gpu).dtype == dtype
+
+
+def test_bfloat16_that_was_asked_for_is_refused_on_such_a_card() -> None:
+    with pytest.raises(InputError, match="Bfloat16 is only supported on GPUs with compute capability"):
+        resolved((0, 32, 0), "t4", dtype="bfloat16")

@@ -121,3 +121,40 @@ def test_the_demo_ends_in_time_with_both_ends_of_the_boundary(tmp_path: Path) ->
     assert {effect["knob"] for effect in answer["effects"]} >= {"kv_cache_dtype", "block_size"}
     # Alone on two cores; time spent waiting for another engine on the device is not the demo's.
     assert time.monotonic() - began < 12 * 60
+
+
+@pytest.mark.vllm_full
+def test_three_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
+    """Once within the first 15 s of a start, twice anywhere; each time nothing is left within 10 s."""
+    argv: tuple[str, ...] = ("--demo", *SHORT, "--max-launches", "4")
+    finished_before = 0
+    for moment_s in (random.uniform(3, 14), random.uniform(20, 70), random.uniform(20, 70)):
+        process = subprocess.Popen(
+            command(*argv, "--runs-dir", str(tmp_path)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        logs = len(list(tmp_path.glob("*/trials/*/vllm.log")))
+        while len(list(tmp_path.glob("*/trials/*/vllm.log"))) == logs and process.poll() is None:
+            time.sleep(0.1)
+        time.sleep(moment_s)
+        segments = shared_memory_of(of_run(tmp_path))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        began = time.monotonic()
+        while (left := of_run(tmp_path)) or any((SHM_DIR / name).exists() for name in segments):
+            assert time.monotonic() < began + 10, f"killed after {moment_s:.1f} s: {left}, {segments}"
+            time.sleep(0.2)
+        finished = [t.number for t in read_journal(next(tmp_path.iterdir())).trials if t.status != "failed"]
+        assert len(finished) >= finished_before
+        print(
+        trials = read_journal(next(tmp_path.iterdir())).trials
+        finished = [trial.number for trial in trials if trial.status != "failed"]
+        )
+        argv, finished_before = ("--resume", "last"), len(finished)
+    report = tuned(tmp_path, "--resume", "last")
+    numbers = [trial["number"] for trial in report["trials"]]
+    print(f"resumed and finished: trials {numbers}, {report['recommendation']['met']=}")
+    assert set(finished) <= set(numbers)
+    assert report["recommendation"]["is_confirmed"]
