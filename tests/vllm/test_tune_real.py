@@ -146,12 +146,11 @@ def test_three_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
         while (left := of_run(tmp_path)) or any((SHM_DIR / name).exists() for name in segments):
             assert time.monotonic() < began + 10, f"killed after {moment_s:.1f} s: {left}, {segments}"
             time.sleep(0.2)
-        finished = [t.number for t in read_journal(next(tmp_path.iterdir())).trials if t.status != "failed"]
-        assert len(finished) >= finished_before
-        print(
         trials = read_journal(next(tmp_path.iterdir())).trials
         finished = [trial.number for trial in trials if trial.status != "failed"]
-        )
+        assert len(finished) >= finished_before
+        gone_s = time.monotonic() - began
+        print(f"killed {moment_s:.1f} s into a launch; gone {gone_s:.1f} s later; kept trials {finished}")
         argv, finished_before = ("--resume", "last"), len(finished)
     report = tuned(tmp_path, "--resume", "last")
     numbers = [trial["number"] for trial in report["trials"]]
