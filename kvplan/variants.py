@@ -61,6 +61,8 @@ def meets_target(answer: Estimate) -> bool | None:
     lengths, requests = answer.lengths, answer.capacity.p95
     if lengths is None or lengths.concurrency is None or requests is None:
         return None
+    if lengths.total_len.p95 > answer.max_model_len:
+        return False  # vLLM refuses requests that are longer than max_model_len
     return min(requests.mid, answer.settings.max_num_seqs) >= lengths.concurrency
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kvplan.memory.hardware import GpuSpec
 
 _T = TypeVar("_T")
+_OLDEST_CAPABILITY: Final = (7, 0)
+"""Source: vLLM's installation guide for NVIDIA GPUs, "compute capability 7.0 or higher"."""
 _DEFAULTED: Final = tuple(name for name in ResolvedSettings.__dataclass_fields__ if name in FIELD_NAMES)
 """Flags that have a default to be named."""
 
@@ -52,6 +54,12 @@ def resolve(
     _set_default_max_num_seqs_and_batched_tokens_args; older versions by profiles/engines.
     """
     _check_ranges(config, rules)
+    if gpu.compute_capability is not None and gpu.compute_capability < _OLDEST_CAPABILITY:
+        raise InputError(
+            f"{gpu.name} has compute capability "
+            f"{gpu.compute_capability[0]}.{gpu.compute_capability[1]}: vLLM's CUDA builds start at 7.0",
+            "take a card from Volta on",
+        )
     given = config.given()
     side = side_memory(config.other_flags, environment or {})
     max_model_len = _max_model_len(config, rules, shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _MATTERS: Final = FIELD_NAMES - {"model"}
+_PARALLEL: Final = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "decode_context_parallel_size",
+)
+_MOST_RANKS: Final = 1024
+"""Beyond it a size is a slip or meant to keep the gate busy."""
+_STATE_DTYPES: Final = frozenset({None, "auto", "float32", "float16", "bfloat16"})
 _CHANGES_THE_MODEL: Final = (
     "hf_overrides",
     "hf_config_path",
@@ -222,6 +232,19 @@ def _refuse_what_is_not_modelled(settings: ServingConfig, environment: Mapping[s
     """
     from kvplan.config.side_memory import side_memory
 
+    for flag in _PARALLEL:
+        size = getattr(settings, flag)
+        if size is not None and size > _MOST_RANKS:
+            raise InputError(f"--{flag.replace('_', '-')} {size}: no such cluster is known here")
+    for flag in ("mamba_cache_dtype", "mamba_ssm_cache_dtype"):
+        if getattr(settings, flag) not in _STATE_DTYPES:
+            raise InputError(f"--{flag.replace('_', '-')}: not a dtype that is known here")
+    offloaded = settings.other_flags.get("cpu_offload_gb")
+    if isinstance(offloaded, float) and not math.isfinite(offloaded):
+        raise InputError("--cpu-offload-gb: not a size")
+    speculative = settings.other_flags.get("speculative_config")
+    if speculative is not None and not isinstance(speculative, dict | str):
+        raise InputError("--speculative-config: not a JSON object")
     side_memory(settings.other_flags, environment)
 
 

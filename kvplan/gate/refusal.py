@@ -36,6 +36,10 @@ _TAKEN_AWAY: Final = (
 )
 
 
+_MOST_RANKS: Final = 128
+"""No larger tensor parallel size is tried; a file may ask for any number."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """What vLLM would say, the flag whose change makes it go on, and the change."""
@@ -62,7 +66,7 @@ def _changes(planner: Planner, settings: ServingConfig) -> Iterator[tuple[str, A
     if length is not None and longest is not None and length > longest:
         yield "max_model_len", longest, f"--max-model-len {longest}"
     tensor = settings.tensor_parallel_size
-    for size in range((tensor or 1) - 1, 0, -1):
+    for size in range(min((tensor or 1) - 1, _MOST_RANKS), 0, -1):
         yield "tensor_parallel_size", size, f"--tensor-parallel-size {size}"
     for flag in _TAKEN_AWAY:
         if getattr(settings, flag) is not None:

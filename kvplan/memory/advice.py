@@ -33,7 +33,7 @@ class Advice:
 
     @property
     def costs_cards(self) -> bool:
-        """Whether it takes more GPUs: such a change comes last while the server starts without it."""
+        """Whether it takes more GPUs: such a change comes last."""
         return "tensor_parallel_size" in self.change
 
 
@@ -64,7 +64,7 @@ def advise(
                     ),
                 )
             )
-    found.sort(key=lambda pair: (pair[1].costs_cards and now.verdict.starts != "no", *map(neg, pair[0])))
+    found.sort(key=lambda pair: (pair[1].costs_cards, *map(neg, pair[0])))
     return tuple(advice for _, advice in found)
 
 

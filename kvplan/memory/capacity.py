@@ -70,17 +70,14 @@ class Capacity:
     @property
     def mean(self) -> Interval | None:
         """Requests of the workload's mean total length; None without a workload."""
-        return None if self.lengths is None else self._served(self.lengths.total_len.mean)
+        return None if self.lengths is None else self.requests(self.lengths.total_len.mean)
 
     @property
     def p95(self) -> Interval | None:
         """Requests of its P95 total length; None without a workload."""
-        return None if self.lengths is None else self._served(self.lengths.total_len.p95)
+        return None if self.lengths is None else self.requests(self.lengths.total_len.p95)
 
     @property
     def p99(self) -> Interval | None:
         """Requests of its P99 total length; None without a workload."""
-        return None if self.lengths is None else self._served(self.lengths.total_len.p99)
-
-    def _served(self, num_tokens: int) -> Interval:
-        return self.requests(min(num_tokens, self.max_model_len))
+        return None if self.lengths is None else self.requests(self.lengths.total_len.p99)

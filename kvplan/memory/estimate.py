@@ -58,11 +58,11 @@ class Estimate:
     @property
     def estimated_max_model_len(self) -> int | None:
         """The length that vLLM would name at the expected KV memory; None if not even one token fits."""
-        available = self.budget.available_kv_bytes.mid
-        return (
-            self.plan.estimated_max_model_len(_as_widest_stage(self.plan, self.tightest_stage, available))
-            or None
-        )
+        return self._longest_at(self.budget.available_kv_bytes.mid)
+
+    def _longest_at(self, available_kv_bytes: int) -> int | None:
+        in_widest = _as_widest_stage(self.plan, self.tightest_stage, available_kv_bytes)
+        return self.plan.estimated_max_model_len(in_widest) or None
 
     def explain(self, name: LineName) -> str:
         """The formula of a ledger line with its numbers."""
@@ -108,14 +108,17 @@ class Estimate:
                 gpu_memory_utilization=self.settings.gpu_memory_utilization,
                 requested_bytes=self.budget.requested_bytes,
             )
-        available = self.budget.available_kv_bytes.mid
+        kv_bytes = self.budget.available_kv_bytes
+        # Where it is tight, the start that fails is one at the low end.
+        available = kv_bytes.mid if self.verdict.starts == "no" else kv_bytes.low
+        blocks = _blocks(self.plan, self.tightest_stage, available)
         return start_check_message(
             self.rules,
             max_model_len=self.max_model_len,
             needed_bytes=self.verdict.needed_bytes,
             available_bytes=_checked(self.plan, self.tightest_stage, available),
-            estimated_max_model_len=self.estimated_max_model_len,
-            capacity_tokens=self.capacity.tokens.mid,
+            estimated_max_model_len=self._longest_at(available),
+            capacity_tokens=self.plan.kv_cache_tokens(blocks, self.max_model_len),
         )
 
 

@@ -49,6 +49,7 @@ class EstimateReport:
             *answer.weights.notes,
             *answer.overhead.warnings,
             *answer.plan.warnings,
+            *_too_long(answer),
         )
         return cls(
             planned=planned,
@@ -211,6 +212,14 @@ class EstimateReport:
         }
 
 
+def _too_long(answer: Estimate) -> tuple[str, ...]:
+    lengths = answer.lengths
+    if lengths is None or lengths.longest_total_len <= answer.max_model_len:
+        return ()
+    longest = lengths.longest_total_len
+    return (f"requests of up to {longest:,} tokens: vLLM refuses those above {answer.max_model_len:,}",)
+
+
 def _interval(value: Interval | None) -> dict[str, int] | None:
     return None if value is None else value.as_dict()
 
@@ -225,7 +234,7 @@ def _context_table(planned: Planned, now: Estimate) -> tuple[ContextRow, ...]:
             answers[dtype] = planned.planner.estimate(planned.serving.with_flags(kv_cache_dtype=dtype))
         except InputError:
             continue  # this card or version does not run it; the table says so by leaving it out
-    longest = now.shape.max_model_len
+    longest = now.max_model_len
     lengths = sorted({n for n in (*_TABLE_LENGTHS, now.max_model_len) if n <= longest})
 
     def requests(answer: Estimate, tokens: int) -> Interval:

@@ -12,6 +12,7 @@ from kvplan.units import GIB, format_bytes, format_gib
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvplan.memory.advice import Advice
     from kvplan.memory.budget import BudgetLine
     from kvplan.memory.interval import Interval
     from kvplan.report.estimate import EstimateReport
@@ -31,7 +32,8 @@ def render_text(report: EstimateReport, *, markdown: bool, explain: bool) -> str
     """The whole answer; the verdict is its first line."""
     parts = [_headline(report, markdown=markdown)]
     if report.estimate.message:
-        parts.append(f"vLLM would say: {report.estimate.message}")
+        when = "vLLM would say" if report.starts == "no" else "if it fails, vLLM says"
+        parts.append(f"{when}: {report.estimate.message}")
     parts += [
         _ledger(report, markdown=markdown),
         "\n".join(_kv_facts(report, markdown=markdown)),
@@ -53,11 +55,20 @@ def _headline(report: EstimateReport, *, markdown: bool) -> str:
     count = f"{now.num_gpus} x " if now.num_gpus > 1 else ""
     word = _STARTS[now.verdict.starts]
     line = (
-        f"{word} (p = {now.verdict.probability:.2f}): {report.planned.source.id}, {now.settings.dtype}, on "
+        f"{word} (p = {now.verdict.probability:.2f}): {report.planned.source.id}, {_served_in(report)}, on "
         f"{count}{now.gpu.name} ({format_gib(now.gpu.total_bytes)}), vLLM "
         f"{format_vllm_version(now.rules.asked_version)}"
     )
     return f"**{line}**" if markdown else line
+
+
+def _served_in(report: EstimateReport) -> str:
+    """The compute dtype, behind the weights' quantisation where there is one."""
+    config = report.planned.source.config
+    stored = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
+    method = report.estimate.settings.quantization or (stored or {}).get("quant_method")
+    dtype = report.estimate.settings.dtype
+    return dtype if method is None else f"{method} weights, {dtype}"
 
 
 def _gib(size_bytes: int) -> str:
@@ -95,10 +106,12 @@ def _kv_facts(report: EstimateReport, *, markdown: bool) -> Iterator[str]:
     bullet = "- " if markdown else "  "
     kinds = Counter(f"{g.layers} {g.kind.replace('_', ' ')}" for g in now.plan.groups)
     groups = ", ".join(kind if count == 1 else f"{count} x {kind}" for kind, count in kinds.items())
-    yield (
-        f"KV cache: {now.plan.bytes_per_token:,} B a token ({format_bytes(now.plan.bytes_per_token)}), "
-        f"blocks of {now.plan.block_size} tokens, layers: {groups}"
-    )
+    per_gpu = " on each GPU" if now.num_gpus > 1 else ""
+    size = f"{now.plan.bytes_per_token:,} B a token{per_gpu} ({format_bytes(now.plan.bytes_per_token)})"
+    if now.plan.bytes_per_token == 0 and now.plan.groups:
+        inside = sum(g.layers * g.page_bytes // g.block_size for g in now.plan.groups)
+        size = f"{inside:,} B a token{per_gpu} inside the window, nothing beyond it"
+    yield f"KV cache: {size}, blocks of {now.plan.block_size} tokens, layers: {groups}"
     yield f"{bullet}{_count(now.capacity.num_blocks)} blocks, {_count(now.capacity.tokens)} tokens"
     low, mid, high = now.capacity.max_concurrency
     spread = "" if low == high else f" ({low:.2f}x to {high:.2f}x)"
@@ -143,17 +156,33 @@ def _by_length(report: EstimateReport, *, markdown: bool) -> str:
         for row in report.context_table
     ]
     header = ("tokens a request", *(f"{dtype} KV" for dtype in dtypes))
-    return "requests at once by length and kv_cache_dtype\n\n" + render_table(
+    return "requests that memory holds at once, by length and kv_cache_dtype\n\n" + render_table(
         header, rows, left=(), markdown=markdown
     )
 
 
+_ADVICE_LINES: Final = 3
+
+
 def _advice(report: EstimateReport) -> str:
-    best, now = report.advice[0], report.estimate
-    flags = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in best.change.items())
-    before = now.capacity.p95 or now.capacity.worst_case
-    after = best.requests_p95 or best.requests_worst_case
-    return f"helps most: {flags} ({before.mid:,} -> {after.mid:,} requests at once; {best.why})"
+    """The best change; where the server does not start for sure, the best few."""
+    shown = report.advice[: 1 if report.starts == "yes" else _ADVICE_LINES]
+    first, *others = (_advised(report, advice) for advice in shown)
+    return "\n".join([f"helps most: {first}", *(f"or: {other}" for other in others)])
+
+
+def _advised(report: EstimateReport, advice: Advice) -> str:
+    flags = " ".join(_flag(name, value) for name, value in advice.change.items())
+    now = report.estimate
+    before = (now.capacity.p95 or now.capacity.worst_case).mid
+    after = (advice.requests_p95 or advice.requests_worst_case).mid
+    starts = "" if report.starts == advice.starts else f"{_STARTS[advice.starts]}, "
+    return f"{flags} ({starts}{before:,} -> {after:,} requests at once; {advice.why})"
+
+
+def _flag(name: str, value: object) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is True else f"{flag} {value}"
 
 
 def _explanation(report: EstimateReport, *, markdown: bool) -> str:

@@ -30,7 +30,7 @@ def ask_views(planned: Planned, names: list[str]) -> tuple[list[View], list[str]
         except InputError as error:
             if "all" not in names:
                 raise
-            refused.append(f"{name}: {error.message.removeprefix(f'--what-if {name}')}".replace(": :", ":"))
+            refused.append(f"{name}: {error.message.removeprefix(f'--what-if {name}').lstrip(': ')}")
     return views, refused
 
 

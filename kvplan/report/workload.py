@@ -101,7 +101,9 @@ def _arrivals(workload: Workload) -> str:
     arrivals = workload.arrivals
     if isinstance(arrivals, ClosedLoop):
         users = (
-            "users, as many as --concurrency says" if arrivals.users is None else f"{arrivals.users} users"
+            "users, as many as --concurrency or --target-concurrency says"
+            if arrivals.users is None
+            else f"{arrivals.users} users"
         )
         thinking = f", who think for {arrivals.think_time_s:g} s" if arrivals.think_time_s else ""
         return users + thinking

@@ -15,6 +15,7 @@ from kvplan.memory.interval import Interval
 from kvplan.memory.solve import longest_request, most_requests
 from kvplan.memory.what_if import VIEWS, View
 from kvplan.planning import Planned, PlanRequest, plan_for
+from kvplan.report.estimate import EstimateReport
 from kvplan.report.solution import Solution
 from kvplan.report.what_if import as_dict, ask_views, render_views
 from kvplan.smallest import smallest_hardware
@@ -146,3 +147,17 @@ def test_a_target_needs_lengths_to_be_judged() -> None:
     assert meets_target(planned(target_concurrency=32).estimate()) is None
     assert meets_target(planned(target_concurrency=37, input_len=1500, output_len=512).estimate()) is True
     assert meets_target(planned(target_concurrency=38, input_len=1500, output_len=512).estimate()) is False
+
+
+def test_requests_longer_than_max_model_len_meet_no_target() -> None:
+    # 74,880 usable tokens hold one of 38,000 (2,375 blocks), and vLLM refuses it: the model takes 32,768
+    case = planned(target_concurrency=1, input_len=30_000, output_len=8_000)
+    answer = case.estimate()
+    assert answer.capacity.p95 == Interval.exactly(1)
+    assert meets_target(answer) is False
+    assert any("vLLM refuses those above 32,768" in w for w in EstimateReport.of(case).warnings)
+
+
+def test_pascal_cards_are_refused() -> None:
+    with pytest.raises(InputError, match=r"CUDA builds start at 7\.0"):
+        planned(gpu="p40").estimate()
