@@ -92,6 +92,9 @@ def _ledger(report: EstimateReport, *, markdown: bool) -> str:
     rows = [cells(line) for line in budget.lines]
     rows.append(("card", _gib(budget.total_bytes), "", f"{format_gib(budget.requested_bytes)} requested"))
     where = "per GPU, GiB" if report.estimate.num_gpus > 1 else "GiB"
+    stages = report.estimate.settings.pipeline_parallel_size
+    if stages > 1:
+        where = f"stage {report.estimate.tightest_stage + 1} of {stages} (the tightest), GiB"
     return render_table(("", where, "80 % interval", "from"), rows, left=(0, 3), markdown=markdown)
 
 
