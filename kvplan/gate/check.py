@@ -175,11 +175,13 @@ class _Run:
         for i, case in enumerate(self._cases):
             base_case = self._base_cases.get(i)
             known = {} if base_case is None else {_about(one): one for one in _asked(base_case)}
+            seen = set()
             for item in _asked(case):
-                yield _compared(item, case, known.pop(_about(item), None), base_case)
+                seen.add(_about(item))
+                yield _compared(item, case, known.get(_about(item)), base_case)
             # What a launch that no longer starts does not show is not mended.
             if case.starting is not None or base_case is None or base_case.starting is None:
-                self._fixed += known.values()
+                self._fixed += [one for about, one in known.items() if about not in seen]
 
     def fixed(self) -> list[Finding]:
         """Findings of the base that are gone; those of launches that can no longer be judged are not."""

@@ -239,9 +239,10 @@ def _refuse_what_is_not_modelled(settings: ServingConfig, environment: Mapping[s
     for flag in ("mamba_cache_dtype", "mamba_ssm_cache_dtype"):
         if getattr(settings, flag) not in _STATE_DTYPES:
             raise InputError(f"--{flag.replace('_', '-')}: not a dtype that is known here")
-    offloaded = settings.other_flags.get("cpu_offload_gb")
-    if isinstance(offloaded, float) and not math.isfinite(offloaded):
-        raise InputError("--cpu-offload-gb: not a size")
+    for flag in ("cpu_offload_gb", "max_loras", "max_lora_rank"):
+        size = settings.other_flags.get(flag)
+        if size is not None and not (isinstance(size, int | float) and 0 <= size < math.inf):
+            raise InputError(f"--{flag.replace('_', '-')}: not a size")
     speculative = settings.other_flags.get("speculative_config")
     if speculative is not None and not isinstance(speculative, dict | str):
         raise InputError("--speculative-config: not a JSON object")

@@ -1,22 +1,26 @@
-"""Give every reader hostile text and see that none of it ends in a traceback, a hang or a secret.
+"""Give every reader and the judge hostile text and see that nothing ends in a traceback, a hang or a secret.
 
 usage: python tests/bench/gate_fuzz.py [--inputs 20000] [--seed 0]
 
 Inputs are the case files of tests/data/gate, mutated (cut, spliced with one another, brackets and quotes
-repeated, bytes flipped), and texts grown from the words of each format, each read under a name drawn at
-random. Prints the number of inputs, of launches found, the slowest input and every failure; exits 1 on
-any.
+repeated, bytes flipped), texts grown from the words of each format, and command lines of real models with
+flags and values drawn at random, each read under a name drawn at random. What is found is judged, and
+compared with itself. Prints the number of inputs, of launches found, the slowest input and every failure;
+exits 1 on any.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import random
 import sys
 import time
 import traceback
 from pathlib import Path
 
+from kvplan.gate import plain
+from kvplan.gate.check import Base, check_launches
 from kvplan.gate.find import read_into
 from kvplan.gate.found import Found
 from kvplan.gate.listing import as_json, as_text
@@ -39,6 +43,27 @@ WORDS = [
     "    image: vllm/vllm-openai\n", "kind: Deployment\n", "apiVersion: v1\n", "containers:\n", "\t",
     "\u0000", "\ue000", "\ue0010\ue001", "\u00e9", "hf_FAKEfakeFAKEfake", "#",
 ]  # fmt: skip
+FLAGS = [
+    "--max-model-len", "--max-num-seqs", "--gpu-memory-utilization", "--kv-cache-dtype", "--block-size",
+    "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size", "--quantization", "--dtype",
+    "--max-num-batched-tokens", "--kv-cache-memory-bytes", "--num-gpu-blocks-override", "--cpu-offload-gb",
+    "--enable-lora", "--max-loras", "--speculative-config", "--kv-transfer-config", "--kv-offloading-size",
+    "--limit-mm-per-prompt", "--enforce-eager", "--swap-space", "--decode-context-parallel-size",
+    "--attention-backend", "--mamba-cache-dtype", "--compilation-config", "--enable-prefix-caching", "--nope",
+]  # fmt: skip
+VALUES = [
+    "0", "1", "-1", "3", "8", "64", "256", "8192", "131072", "1e9", "99999999999999999999", "0.5", "0.97",
+    "1.5", "nan", "inf", "auto", "fp8", "nvfp4", "awq", "half", "None", "{}",
+    '{"method":"ngram","num_speculative_tokens":4}',
+    '{"image":0}', "[]", "true", "8k", "16G", "FLASHINFER", "''", '{"a":{"b":[1]}}',
+    '{"kv_connector_extra_config":{"cpu_bytes_to_use":1e400}}',
+]  # fmt: skip
+MODELS = [
+    "Qwen/Qwen2-7B-Instruct", "google/gemma-3-4b-it", "deepseek-ai/DeepSeek-V2-Lite", "openai/gpt-oss-20b",
+    "ibm-granite/granite-4.0-h-tiny", "Qwen/Qwen2.5-VL-7B-Instruct", "a/b",
+]  # fmt: skip
+IMAGES = ["v0.6.6", "v0.8.5", "v0.12.0", "v0.19.1", "v0.20.0", "v0.32.0", "v0.99.0", "latest"]
+TODAY = dt.date(2026, 11, 29)
 SECRET = "hf_FAKEfakeFAKEfake"
 
 
@@ -54,6 +79,10 @@ def corpus() -> list[bytes]:
 
 def mutate(rng: random.Random, seeds: list[bytes]) -> bytes:
     """One hostile input."""
+    if rng.random() < 0.4:
+        flags = " ".join(f"{rng.choice(FLAGS)} {rng.choice(VALUES)}" for _ in range(rng.randrange(1, 8)))
+        image = f"vllm/vllm-openai:{rng.choice(IMAGES)}"
+        return f"docker run --gpus 2 {image} --model {rng.choice(MODELS)} {flags}\n".encode()
     if rng.random() < 0.3:
         return "".join(
             rng.choice(WORDS) + rng.choice(["", " ", "\n"]) for _ in range(rng.randrange(1, 60))
@@ -92,6 +121,12 @@ def try_one(data: bytes, name: str, files: DiskFiles) -> int:
     found = Found()
     read_into(found, name, decode(data), files)
     printed = as_json(found) + as_text(found)
+    checked = check_launches(found, gpu="l4", base=Base(found, "base"), today=TODAY)
+    assert not checked.findings or all(item.launch is None for item in checked.findings), (
+        "compared with itself"
+    )
+    checked = check_launches(found, gpu="rtx-4090", today=TODAY)
+    printed += plain.as_json(checked) + plain.as_text(checked)
     printed.encode("utf-8")
     assert SECRET not in printed, "secret printed"
     return len(found.launches)

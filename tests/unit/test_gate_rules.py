@@ -225,3 +225,21 @@ def test_every_replacement_is_an_option_of_a_release_that_lacks_the_old_one() ->
         )
         named = table.options[text.split()[0].partition(".")[0]]
         assert named.until is None or named.until > gone, name
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ("--tensor-parallel-size 99999999999999999999", "no such cluster is known here"),
+        ("--pipeline-parallel-size 8192", "no such cluster is known here"),
+        ("--mamba-cache-dtype nvfp4", "not a dtype that is known here"),
+        ("--speculative-config 0.5", "not a JSON object"),
+        ("--cpu-offload-gb inf", "not a size"),
+        ("--enable-lora --max-loras -1", "not a size"),
+    ],
+)
+def test_values_that_make_no_sense_end_in_no_traceback_and_cost_no_time(
+    tmp_path: Path, flags: str, reason: str
+) -> None:
+    checked = check(tmp_path, f"vllm serve {QWEN} {flags}")
+    assert reason in str(checked.not_judged[0].not_judged)
