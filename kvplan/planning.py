@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kvplan.config.serving import ServingConfig
 from kvplan.config.version import format_vllm_version, parse_vllm_version
 from kvplan.errors import InputError
+from kvplan.foreign import reading
 from kvplan.memory.capacity import LengthSummary, RequestLengths
 from kvplan.memory.hardware import GpuSpec, cpu_spec
 from kvplan.memory.planner import Planner
@@ -61,8 +62,14 @@ class Planned:
     warnings: tuple[str, ...]
 
     def estimate(self) -> Estimate:
-        """The answer for the settings that were asked about."""
-        return self.planner.estimate(self.serving)
+        """The answer for the settings that were asked about.
+
+        Raises:
+            InputError, UnsupportedModelError: as `Planner.estimate`; also a config.json of somebody's that
+                holds what no config holds.
+        """
+        with reading(f"config.json of {self.source.id}"):
+            return self.planner.estimate(self.serving)
 
 
 def plan_for(request: PlanRequest) -> Planned:
@@ -92,14 +99,16 @@ def plan_for(request: PlanRequest) -> Planned:
             f"vLLM {format_vllm_version(version)} is newer than the rules known here: answered with those of "
             f"{format_vllm_version(rules.version)}"
         )
+    with reading(f"config.json of {source.id}"):
+        shape = model_shape(source.config)
     planner = Planner(
-        shape=model_shape(source.config),
+        shape=shape,
         model_config=source.config,
         stored=source.weights,
         gpu=gpu,
         rules=rules,
         lengths=request_lengths(request),
-        used_bytes=used_bytes if request.used_gib is None else bytes_from_gib(request.used_gib),
+        used_bytes=used_bytes if request.used_gib is None else bytes_from_gib(request.used_gib, "--used-gib"),
         environment=_environment(request, assumptions),
     )
     if request.local_calibration:
@@ -182,7 +191,8 @@ def _version(request: PlanRequest, assumptions: list[str]) -> VllmVersion:
 
 def _card(request: PlanRequest, assumptions: list[str], warnings: list[str]) -> tuple[GpuSpec, int]:
     """The card, and the bytes in use on it now (0 unless it is this machine's)."""
-    size = None if request.gpu_memory_gib is None else bytes_from_gib(request.gpu_memory_gib)
+    asked = request.gpu_memory_gib
+    size = None if asked is None else bytes_from_gib(asked, "--gpu-memory-gib")
     if size is not None and size <= 0:
         raise InputError(
             f"--gpu-memory-gib {request.gpu_memory_gib:g} is not a size", "give a positive number"

@@ -12,6 +12,8 @@ MIB: Final = 2**20
 GIB: Final = 2**30
 
 _SIZE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
+_MOST_DIGITS: Final = 18
+_MOST_GIB: Final = 2**30
 _SUFFIX: Final = {
     "": 1,
     "b": 1,
@@ -58,14 +60,22 @@ def parse_count(text: str, what: str) -> int:
     scale = _SUFFIX.get(match["unit"]) if match else None
     if match is None or scale is None:
         raise InputError(f"{what}: {text!r} is not a size", "write 8192, 8k (8000), 8K (8192), 2G or 2GiB")
+    if len(match["number"]) > _MOST_DIGITS:
+        raise InputError(f"{what}: a number of {len(match['number'])} digits is no size", "write 2G or 2GiB")
     value = float(match["number"]) * scale if "." in match["number"] else int(match["number"]) * scale
     if value != int(value):
         raise InputError(f"{what}: {text!r} is not a whole number", "write a whole number of bytes or tokens")
     return int(value)
 
 
-def bytes_from_gib(gib: float) -> int:
-    """Whole bytes of a size in GiB, rounded to the nearest byte."""
+def bytes_from_gib(gib: float, what: str = "a size") -> int:
+    """Whole bytes of a size in GiB, rounded to the nearest byte.
+
+    Raises:
+        InputError: not a number, negative, or more than any machine has.
+    """
+    if not 0 <= gib <= _MOST_GIB:
+        raise InputError(f"{what}: {gib:g} GiB is not a size", f"give GiB from 0 to {_MOST_GIB:,}")
     return round(gib * GIB)
 
 

@@ -119,7 +119,7 @@ def estimate(
 
     flags = {
         "gpu_memory_utilization": gpu_memory_utilization,
-        "kv_cache_memory_bytes": kv_cache_memory_bytes or kv_budget,
+        "kv_cache_memory_bytes": kv_budget if kv_cache_memory_bytes is None else kv_cache_memory_bytes,
         "max_model_len": max_model_len,
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,

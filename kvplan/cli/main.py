@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -15,6 +16,8 @@ from kvplan.errors import ExitCode, KvplanError
 
 _COMPLETION: Final = "_KVPLAN_COMPLETE"
 """Set by the shell while it asks for completions (typer's own name for it)."""
+
+_LONGEST_COMPLAINT: Final = 300
 
 app = typer.Typer(
     name="kvplan",
@@ -70,14 +73,22 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
+    except OSError as error:
+        # The machine's, not ours: a name that is too long, a folder that is gone, a disk that is full.
+        where = f": {error.filename}" if error.filename else ""
+        _complain(f"{error.strerror or error}{where}"[:_LONGEST_COMPLAINT], "see what the system says of it")
+        sys.exit(ExitCode.CANNOT_JUDGE)
     except Exception as error:  # noqa: BLE001  the boundary: a bug must not look like an answer
         sys.exit(_usage_error(error) or _bug())
     sys.exit(code if isinstance(code, int) else ExitCode.OK)
 
 
 def _complain(message: str, hint: str | None = None) -> None:
-    """One line on stderr: what, where, and what to do."""
-    typer.echo(f"kvplan: {message}" + (f" ({hint})" if hint else ""), err=True)
+    """One line on stderr: what, where, and what to do. Control characters are spelled out."""
+    text = f"kvplan: {message}" + (f" ({hint})" if hint else "")
+    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    with contextlib.suppress(OSError):
+        typer.echo(printable, err=True)
 
 
 def _usage_error(error: Exception) -> ExitCode | None:

@@ -35,17 +35,19 @@ def report(
     """
     from pathlib import Path
 
+    from kvplan.foreign import reading
     from kvplan.report.tune import TuneReport
     from kvplan.tune.journal import find_run, read_journal
 
     folder = find_run(run, Path(runs_dir))
-    told = TuneReport.of(read_journal(folder))
-    if output_format is Format.HTML:
-        from kvplan.report.html import render_html
+    with reading(f"the journal of {folder}"):
+        told = TuneReport.of(read_journal(folder))
+        if output_format is Format.HTML:
+            from kvplan.report.html import render_html
 
-        text = render_html(told, folder)
-    else:
-        text = told.render(output_format.value)
+            text = render_html(told, folder)
+        else:
+            text = told.render(output_format.value)
     if output is None:
         emit(text)
     else:

@@ -53,6 +53,7 @@ def workload(
     The file goes to --workload of estimate, tune and bench. Only token counts and times are read of a log; no
     prompt and no answer enters the file.
     """
+    from kvplan.foreign import reading
     from kvplan.load.compose import Extras
     from kvplan.load.source import workload_from
     from kvplan.load.workload_file import preset_paths
@@ -69,15 +70,16 @@ def workload(
         max_model_len=max_model_len,
         shared_prefix_tokens=shared_prefix_tokens,
     )
-    made = workload_from(
-        source,
-        extras,
-        model=model,
-        api_key=api_key,
-        input_column=input_column,
-        output_column=output_column,
-        profiles_dir=profiles,
-    )
+    with reading(source):
+        made = workload_from(
+            source,
+            extras,
+            model=model,
+            api_key=api_key,
+            input_column=input_column,
+            output_column=output_column,
+            profiles_dir=profiles,
+        )
     rendered = render_workload(made.workload, made.notes, output_format.value)
     if output == "-":
         emit(made.text.rstrip("\n"))

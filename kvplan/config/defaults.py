@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _OLDEST_CAPABILITY: Final = (7, 0)
 """Source: vLLM's installation guide for NVIDIA GPUs, "compute capability 7.0 or higher"."""
+_MOST: Final = 2**53
+_MOST_RANKS: Final = 1024
 _DEFAULTED: Final = tuple(name for name in ResolvedSettings.__dataclass_fields__ if name in FIELD_NAMES)
 """Flags that have a default to be named."""
 
@@ -53,7 +55,7 @@ def resolve(
     Source: vLLM 0.32.0 engine/arg_utils.py::get_batch_defaults and
     _set_default_max_num_seqs_and_batched_tokens_args; older versions by profiles/engines.
     """
-    _check_ranges(config, rules)
+    _check_ranges(config, rules, shape)
     if gpu.compute_capability is not None and gpu.compute_capability < _OLDEST_CAPABILITY:
         raise InputError(
             f"{gpu.name} has compute capability "
@@ -118,7 +120,7 @@ def _given(value: _T | None, default: _T) -> _T:
     return default if value is None else value
 
 
-def _check_ranges(config: ServingConfig, rules: VersionRules) -> None:
+def _check_ranges(config: ServingConfig, rules: VersionRules, shape: ModelShape) -> None:
     """Refuse what vLLM's own argument checks refuse, naming the flag and the range."""
     util = config.gpu_memory_utilization
     if util is not None and not 0 < util <= 1:
@@ -141,6 +143,16 @@ def _check_ranges(config: ServingConfig, rules: VersionRules) -> None:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise InputError(f"--{name.replace('_', '-')} {value} is not positive", "give at least 1")
+        if value is not None and value > (_MOST_RANKS if name.endswith("parallel_size") else _MOST):
+            raise InputError(
+                f"--{name.replace('_', '-')} {value} is beyond any installation", "is it a slip?"
+            )
+    stages = config.pipeline_parallel_size or 1
+    if stages > max(1, shape.num_layers):
+        raise InputError(
+            f"--pipeline-parallel-size {stages} is more stages than the model's {shape.num_layers} layers",
+            f"give at most {shape.num_layers}",
+        )
     if config.max_model_len is not None and config.max_model_len < 1 and config.max_model_len != -1:
         raise InputError(
             f"--max-model-len {config.max_model_len} is not a length", "give at least 1, or auto"
@@ -156,6 +168,10 @@ def _max_model_len(config: ServingConfig, rules: VersionRules, shape: ModelShape
     """The length that the server will accept, from the flag or from config.json."""
     asked = config.max_model_len
     if asked is None:
+        if shape.max_model_len < 1:
+            raise InputError(
+                f"config.json: the context length is {shape.max_model_len}", "give --max-model-len"
+            )
         return shape.max_model_len
     if asked == -1:
         if not rules.max_model_len_auto:

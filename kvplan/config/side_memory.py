@@ -87,7 +87,7 @@ def side_memory(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Sid
         max_loras=int(flags.get("max_loras") or 1) if lora else 0,
         max_lora_rank=int(flags.get("max_lora_rank") or 16) if lora else 0,
         num_speculative_tokens=_speculative_tokens(flags.get("speculative_config")),
-        cpu_offload_bytes=bytes_from_gib(float(flags.get("cpu_offload_gb") or 0)),
+        cpu_offload_bytes=bytes_from_gib(float(flags.get("cpu_offload_gb") or 0), "--cpu-offload-gb"),
         charges_cudagraphs=None if estimate is None else estimate != "0",
         allows_longer_max_model_len=environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1",
         cpu_kv_cache_bytes=int(kv_space) * GIB if kv_space else None,

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from kvplan.config.project_file import FILE_NAME
+from kvplan.errors import KvplanError
+from kvplan.foreign import reading
 from kvplan.gate.compare import is_same, pair
 from kvplan.gate.globs import path_matches
 from kvplan.gate.judge import Judged, NotJudged, judge
@@ -103,6 +105,17 @@ def check_launches(
     return checked
 
 
+def _answer(
+    launch: LaunchFound, terms: Terms, gpu: str | None, vllm_version: str | None
+) -> Judged | NotJudged:
+    """The judgement of one launch; impossible values leave the other launches alone."""
+    try:
+        with reading(f"{launch.path}:{launch.line}"):
+            return judge(launch, terms, gpu=gpu, vllm_version=vllm_version)
+    except (KvplanError, OSError) as error:
+        return NotJudged(launch, str(error))
+
+
 class _Run:
     """The launches of one run with their terms, answers and counterparts in the base."""
 
@@ -114,7 +127,7 @@ class _Run:
         self._base = base
         self._terms = [policy.terms(launch.path) for launch in found.launches]
         self._answers = [
-            judge(launch, terms, gpu=gpu, vllm_version=vllm_version)
+            _answer(launch, terms, gpu, vllm_version)
             for launch, terms in zip(found.launches, self._terms, strict=True)
         ]
         before = base.found.launches if base is not None else []
@@ -127,7 +140,7 @@ class _Run:
             if i is None:
                 continue
             version = base.vllm_version if base is not None else None
-            answer = judge(launch, self._terms[i], gpu=gpu, vllm_version=version)
+            answer = _answer(launch, self._terms[i], gpu, version)
             self._before[i] = answer
             self._base_cases[i] = Case(
                 launch, self._terms[i], _judged(answer), None, _beside(launch, before), version

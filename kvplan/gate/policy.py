@@ -168,6 +168,11 @@ def load_policy(files: RepoFiles, *, today: dt.date, where: str = "") -> Policy 
     """
     text = files.read(FILE_NAME)
     if text is None:
+        if files.occupied(FILE_NAME):
+            raise InputError(
+                f"{where}{FILE_NAME} is there but is no regular file of this repository, or is too large",
+                "a policy that cannot be read must not pass for none",
+            )
         return None
     return _Loader(text, files, today, f"{where}{FILE_NAME}").load()
 

@@ -27,6 +27,9 @@ class RepoFiles(Protocol):
     def exists(self, path: str) -> bool:
         """Whether there is a file of that path under the root."""
 
+    def occupied(self, path: str) -> bool:
+        """Whether anything has that path: a link, a folder, a pipe, or a file that is too large count."""
+
 
 def inside(base: str, reference: str) -> str | None:
     """The root-relative path of a reference made in a folder; None when it leaves the root.
@@ -87,6 +90,10 @@ class DiskFiles:
         """Whether there is a regular file of that path under the root."""
         return self._resolve(path) is not None
 
+    def occupied(self, path: str) -> bool:
+        """Whether anything has that path, readable or not."""
+        return os.path.lexists(self._root / path)
+
     def size(self, path: str) -> int | None:
         """Bytes of the file, None when it cannot be read."""
         real = self._resolve(path)
@@ -118,6 +125,10 @@ class NotedFiles:
         """Whether there is such a file."""
         self._asked.add(path)
         return self._files.exists(path)
+
+    def occupied(self, path: str) -> bool:
+        """Whether anything has that path."""
+        return self._files.occupied(path)
 
 
 class GitFiles:
@@ -153,6 +164,10 @@ class GitFiles:
     def exists(self, path: str) -> bool:
         """Whether the commit has the file."""
         return path in self.names()
+
+    def occupied(self, path: str) -> bool:
+        """Whether the commit has anything of that path: links and submodules count."""
+        return bool(git(self._root, "ls-tree", "-z", "--full-tree", self._commit, "--", path))
 
 
 GIT_SAFE: Final = (

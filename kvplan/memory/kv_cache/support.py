@@ -128,7 +128,7 @@ def _check_context_parallel(shape: ModelShape, rank: Rank) -> None:
         raise InputError(
             "DCP not support sliding window.", "vLLM asserts it: leave out --decode-context-parallel-size"
         )
-    if shape.uses_mla:
+    if shape.uses_mla or shape.num_key_value_heads == 0:
         return
     heads = shape.num_key_value_heads
     if ranks <= heads:
