@@ -8,7 +8,7 @@ import typer
 
 from kvplan.cli.estimate import Format
 from kvplan.cli.output import emit
-from kvplan.errors import ExitCode, InputError
+from kvplan.errors import ExitCode, InputError, LoadError
 
 if TYPE_CHECKING:
     from kvplan.load.workload import Workload
@@ -74,8 +74,11 @@ def bench(
         emit(render_bench(outcome.measurements, plan.endpoint.base_url, model, output_format.value))
     if outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
-    answered = all(measurement.summary.completed for measurement in outcome.measurements)
-    raise typer.Exit(ExitCode.OK if answered else ExitCode.CANNOT_JUDGE)
+    for measurement in outcome.measurements:
+        if not measurement.summary.completed:
+            reason = next((text for text, _ in measurement.summary.errors if text), "the load was stopped")
+            raise LoadError(f"no request was answered: {reason}", "look at the server's own log")
+    raise typer.Exit(ExitCode.OK)
 
 
 def _workload(

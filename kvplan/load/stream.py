@@ -62,8 +62,8 @@ class StreamReader:
             raise StreamError(error_text(payload))
         usage = event.get("usage")
         if isinstance(usage, dict):
-            self.prompt_tokens = usage.get("prompt_tokens")
-            self.output_tokens = usage.get("completion_tokens")
+            self.prompt_tokens = _count(usage.get("prompt_tokens"))
+            self.output_tokens = _count(usage.get("completion_tokens"))
         choices = event.get("choices")
         if not choices:
             return 0
@@ -82,3 +82,10 @@ def error_text(body: bytes) -> str:
         if isinstance(message, dict) and message.get(key):
             message = message[key]
     return " ".join(str(message).split())[:500]
+
+
+def _count(value: object) -> int | None:
+    """A number of tokens as a server reports it; what is no such number is unknown."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    return None
