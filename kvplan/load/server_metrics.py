@@ -148,7 +148,12 @@ def server_side(
     )
     cache_tokens = _cache_tokens(last)
     steady = [s for s in samples if steady_s is not None and steady_s[0] <= s.at_s <= steady_s[1]]
-    told = [s for s in steady if s.waiting is not None and s.kv_cache_usage is not None]
+    # With every user's request in flight, a sample of an idle server was taken before vLLM looked at them.
+    told = [
+        s
+        for s in steady
+        if s.waiting is not None and s.kv_cache_usage is not None and (s.waiting or s.running)
+    ]
     enough = len(told) >= _FEWEST_SAMPLES
     short = [s for s in told if _waits_for_memory(s, cache_tokens, shortest_prompt, max_num_seqs)]
     return ServerSide(

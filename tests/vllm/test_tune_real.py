@@ -66,7 +66,8 @@ def test_a_short_run_finds_the_kernels_boundary_and_recommends_below_it(tmp_path
     assert answer["boundary_failed"]["failure"] == "killed"
     assert answer["boundary_failed"]["oom_kill_count"] >= 1
     low = answer["boundary_survived"]["gpu_memory_utilization"]
-    assert 0 < answer["boundary_failed"]["gpu_memory_utilization"] - low <= 0.1
+    # 0.1 is the tolerance; 0.685 - 0.585 is a hair more in floating point
+    assert 0 < answer["boundary_failed"]["gpu_memory_utilization"] - low <= 0.1 + 1e-9
     # KV tokens are vLLM's own to the last one, from the arithmetic.
     kv = next(p for p in answer["predictions"] if p["name"] == "KV cache")
     assert kv["predicted"] == kv["measured"]
