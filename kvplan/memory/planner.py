@@ -17,9 +17,7 @@ from kvplan.config.resolved import ResolvedSettings
 from kvplan.memory.estimate import Estimate, estimate
 from kvplan.memory.interval import Interval
 from kvplan.memory.kv_cache.plan import plan_kv_cache
-from kvplan.memory.lora import lora_bytes
 from kvplan.memory.overhead import combine, overhead_inputs, predict_overhead
-from kvplan.memory.overhead.correction import corrected
 from kvplan.memory.overhead.fitted import FITTED
 from kvplan.memory.weights import WeightsPerGpu, weights_per_gpu
 
@@ -84,6 +82,8 @@ class Planner:
         """The whole answer for settings whose defaults are filled in."""
         plan, weights, overhead = self._parts_for(settings)
         if self.correction is not None:
+            from kvplan.memory.overhead.correction import corrected
+
             overhead = corrected(overhead, self.correction)
         return estimate(
             shape=self.shape,
@@ -118,6 +118,8 @@ class Planner:
             outside = combine((overhead.cuda_graphs, overhead.cuda_graphs_outside))
             overhead = dataclasses.replace(overhead, cuda_graphs=nothing, cuda_graphs_outside=outside)
         if settings.max_loras:
+            from kvplan.memory.lora import lora_bytes
+
             adapters = lora_bytes(
                 weight_tensors(self.model_config),
                 max_loras=settings.max_loras,

@@ -45,12 +45,13 @@ def main() -> None:
         empty = Path(folder) / "empty.py"
         empty.write_text(EMPTY_APP)
         python = sys.executable
-        estimate = [python, "-m", "kvplan", "estimate", "--model", "qwen2-7b", "--gpu", "4090"]
+        kvplan = [python, str(Path(python).with_name("kvplan"))]  # the installed command, as users start it
+        estimate = [*kvplan, "estimate", "--model", "qwen2-7b", "--gpu", "4090"]
         commands = {
             "empty typer app": [python, str(empty)],
             "kvplan estimate": estimate,
             "kvplan estimate --format json": [*estimate, "--format", "json"],
-            "kvplan --help": [python, "-m", "kvplan", "--help"],
+            "kvplan --help": [*kvplan, "--help"],
         } | {peer: shlex.split(peer) for peer in options.peer}
         results: dict[str, list[tuple[float, float, int]]] = {name: [] for name in commands}
         for argv in commands.values():
