@@ -77,8 +77,9 @@ def test_a_short_run_finds_the_kernels_boundary_and_recommends_below_it(tmp_path
 
 @pytest.mark.vllm
 def test_kill_9_within_a_start_leaves_nothing_and_resume_finishes(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
     process = subprocess.Popen(
-        command("--demo", *SHORT, "--max-launches", "1", "--runs-dir", str(tmp_path)),
+        command("--demo", *SHORT, "--max-launches", "1", "--runs-dir", str(runs)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -86,26 +87,26 @@ def test_kill_9_within_a_start_leaves_nothing_and_resume_finishes(tmp_path: Path
     try:
         deadline = time.monotonic() + 900
         # The log appears when vLLM is started: before that it waits for the device.
-        while not list(tmp_path.glob("*/trials/1/vllm.log")):
+        while not list(runs.glob("*/trials/1/vllm.log")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
         moment_s = random.uniform(3, 14)
         time.sleep(moment_s)
-        segments = shared_memory_of(of_run(tmp_path))
+        segments = shared_memory_of(of_run(runs))
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     deadline = time.monotonic() + 10
-    while (left := of_run(tmp_path)) or any((SHM_DIR / name).exists() for name in segments):
+    while (left := of_run(runs)) or any((SHM_DIR / name).exists() for name in segments):
         assert time.monotonic() < deadline, f"killed after {moment_s:.1f} s: {left}, {segments}"
         time.sleep(0.2)
 
     done = subprocess.run(
-        command("--resume", "last", "--runs-dir", str(tmp_path)), capture_output=True, text=True, check=False
+        command("--resume", "last", "--runs-dir", str(runs)), capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, done.stderr  # one launch confirms nothing
-    contents = read_journal(next(tmp_path.iterdir()))
+    contents = read_journal(next(runs.iterdir()))
     assert [trial.status for trial in contents.trials] == ["ok"]
 
 
@@ -128,32 +129,32 @@ def test_the_demo_ends_in_time_with_both_ends_of_the_boundary(tmp_path: Path) ->
 def test_three_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
     """Once within the first 15 s of a start, twice anywhere; each time nothing is left within 10 s."""
     argv: tuple[str, ...] = ("--demo", *SHORT, "--max-launches", "4")
-    finished_before = 0
-    for moment_s in (random.uniform(3, 14), random.uniform(20, 70), random.uniform(20, 70)):
+    finished_before, runs = 0, tmp_path / "runs"
+    for moment_s in (random.uniform(3, 14), random.uniform(10, 40), random.uniform(10, 40)):
         process = subprocess.Popen(
-            command(*argv, "--runs-dir", str(tmp_path)),
+            command(*argv, "--runs-dir", str(runs)),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        logs = len(list(tmp_path.glob("*/trials/*/vllm.log")))
-        while len(list(tmp_path.glob("*/trials/*/vllm.log"))) == logs and process.poll() is None:
+        logs = len(list(runs.glob("*/trials/*/vllm.log")))
+        while len(list(runs.glob("*/trials/*/vllm.log"))) == logs and process.poll() is None:
             time.sleep(0.1)
         time.sleep(moment_s)
-        segments = shared_memory_of(of_run(tmp_path))
+        segments = shared_memory_of(of_run(runs))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         began = time.monotonic()
-        while (left := of_run(tmp_path)) or any((SHM_DIR / name).exists() for name in segments):
+        while (left := of_run(runs)) or any((SHM_DIR / name).exists() for name in segments):
             assert time.monotonic() < began + 10, f"killed after {moment_s:.1f} s: {left}, {segments}"
             time.sleep(0.2)
-        trials = read_journal(next(tmp_path.iterdir())).trials
+        trials = read_journal(next(runs.iterdir())).trials
         finished = [trial.number for trial in trials if trial.status != "failed"]
         assert len(finished) >= finished_before
         gone_s = time.monotonic() - began
         print(f"killed {moment_s:.1f} s into a launch; gone {gone_s:.1f} s later; kept trials {finished}")
         argv, finished_before = ("--resume", "last"), len(finished)
-    report = tuned(tmp_path, "--resume", "last")
+    report = tuned(runs, "--resume", "last")
     numbers = [trial["number"] for trial in report["trials"]]
     print(f"resumed and finished: trials {numbers}, {report['recommendation']['met']=}")
     assert set(finished) <= set(numbers)
