@@ -1,7 +1,7 @@
 """`kvplan estimate --device cpu --kv-cache-memory-bytes N` against what real vLLM prints for the same N.
 
 Three small models of different head layouts; in CI each block size and dtype once or more, the whole product
-in the longer run whose output is in docs/examples/kv-against-vllm.txt:
+in the longer run:
 
     pytest tests/vllm/test_estimate_against_vllm.py -m vllm_full -s
 """
