@@ -101,6 +101,8 @@ def plan_for(request: PlanRequest) -> Planned:
         )
     with reading(f"config.json of {source.id}"):
         shape = model_shape(source.config)
+    if request.used_gib is not None and request.used_gib < 0:
+        raise InputError(f"--used-gib {request.used_gib:g} is negative", "give what others use, from 0 up")
     planner = Planner(
         shape=shape,
         model_config=source.config,

@@ -69,12 +69,12 @@ def parse_count(text: str, what: str) -> int:
 
 
 def bytes_from_gib(gib: float, what: str = "a size") -> int:
-    """Whole bytes of a size in GiB, rounded to the nearest byte.
+    """Whole bytes of a size in GiB, rounded to the nearest byte; negative where vLLM prints what is missing.
 
     Raises:
-        InputError: not a number, negative, or more than any machine has.
+        InputError: not a number, or more than any machine has.
     """
-    if not 0 <= gib <= _MOST_GIB:
+    if not -_MOST_GIB <= gib <= _MOST_GIB:
         raise InputError(f"{what}: {gib:g} GiB is not a size", f"give GiB from 0 to {_MOST_GIB:,}")
     return round(gib * GIB)
 
