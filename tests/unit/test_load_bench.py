@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from kvplan.engine.process_tree import all_processes, descendants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,12 +43,19 @@ def serve(mood: str = "well") -> tuple[subprocess.Popen[bytes], str]:
     return process, url
 
 
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """The fake and its child, which has a session of its own, as vLLM's engine core has."""
+    for pid in [process.pid, *(p.pid for p in descendants(process.pid, all_processes()))]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     process, url = serve()
     yield url
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    stop(process)
 
 
 def command(url: str, *argv: str) -> list[str]:
@@ -89,8 +99,7 @@ def test_a_server_that_only_fails_exits_2_and_says_why() -> None:
     try:
         code, printed, _ = bench(url, *LENGTHS, "--concurrency", "2", "--num-requests", "4")
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        stop(process)
 
     assert code == 2
     assert "failed: 4 x 500 Internal Server Error: EngineCore encountered an issue" in printed
