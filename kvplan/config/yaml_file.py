@@ -12,8 +12,8 @@ from kvplan.errors import InputError
 if TYPE_CHECKING:
     import yaml
 
+    from kvplan.config.flag_table import Flag, Option
     from kvplan.config.version import VllmVersion
-    from kvplan.gate.flag_table import Flag, Option
 
 _BOOLEAN_KINDS: Final = frozenset({"bool", "store_true"})
 _JSON_KINDS: Final = frozenset({"json", "json_or_str"})
@@ -98,7 +98,7 @@ def _compose(path: Path) -> yaml.Node | None:
 
 def _option(key: str, place: str, version: VllmVersion | None) -> tuple[Option, list[str]]:
     """The option that a key stands for, and the path behind a dotted one: `compilation-config.mode`."""
-    from kvplan.gate.flag_table import flag_table
+    from kvplan.config.flag_table import flag_table
 
     head, *rest = key.split(".")
     table = flag_table()
@@ -158,7 +158,7 @@ def _read(option: Option, value: Any, place: str) -> Any:
 
 
 def _word(flag: Flag, value: Any, place: str) -> Any:
-    from kvplan.gate.flag_values import BadValueError, UnsetError, parse_value
+    from kvplan.config.flag_values import BadValueError, UnsetError, parse_value
 
     text = json.dumps(value) if isinstance(value, dict) else str(value)
     try:
@@ -189,7 +189,7 @@ _KINDS: Final = {
 
 
 def _merge_part(values: dict[str, Any], name: str, rest: list[str], value: Any) -> None:
-    from kvplan.gate.flag_values import merge
+    from kvplan.config.flag_values import merge
 
     nested: Any = value
     for part in reversed(rest):

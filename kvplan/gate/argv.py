@@ -6,8 +6,8 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Final
 
+from kvplan.config.flag_table import flag_table
 from kvplan.gate.docker_run import TOOLS, count_devices, count_visible, read_docker_run
-from kvplan.gate.flag_table import flag_table
 from kvplan.gate.reading import is_vllm_image, is_vllm_server_image
 from kvplan.gate.taint import is_all_unknown, is_unknown, notes_of, without_notes
 from kvplan.gate.word_tables import BAIT, SHELLS, TALK, TEXT_RUNNERS, TRANSPARENT, WRAPPERS

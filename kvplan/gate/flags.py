@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from kvplan.gate.flag_table import FlagTable, Option, flag_table
-from kvplan.gate.flag_values import (
+from kvplan.config.flag_table import FlagTable, Option, flag_table
+from kvplan.config.flag_values import (
     BadValueError,
     UnsetError,
     comma_list,

@@ -215,7 +215,7 @@ def test_what_replaces_a_removed_flag_is_named_where_the_release_has_it(tmp_path
 
 
 def test_every_replacement_is_an_option_of_a_release_that_lacks_the_old_one() -> None:
-    from kvplan.gate.flag_table import flag_table
+    from kvplan.config.flag_table import flag_table
     from kvplan.gate.rules.flags import _INSTEAD
 
     table = flag_table()

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from kvplan.gate.flag_table import Option, flag_table
+from kvplan.config.flag_table import Option, flag_table
 from kvplan.gate.flags import FlagParser
 from kvplan.gate.taint import Taint, Word
 

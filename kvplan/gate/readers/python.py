@@ -10,8 +10,8 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.config.flag_table import flag_table
 from kvplan.gate.argv import CommandReader
-from kvplan.gate.flag_table import flag_table
 from kvplan.gate.flags import ParsedFlags
 from kvplan.gate.readers.python_values import (
     Scope,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kvplan.gate.flag_table import Flag, flag_table
-from kvplan.gate.flag_values import BadValueError, UnsetError, parse_value
+from kvplan.config.flag_table import Flag, flag_table
+from kvplan.config.flag_values import BadValueError, UnsetError, parse_value
 from kvplan.gate.taint import is_unknown
 from kvplan.gate.yaml_nodes import YamlError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from kvplan.gate.flag_table import flag_table
+from kvplan.config.flag_table import flag_table
 from kvplan.gate.flags import FlagParser
 from kvplan.gate.reading import Surroundings
 from kvplan.gate.taint import Word, is_unknown

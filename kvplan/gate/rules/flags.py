@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.config.flag_table import flag_table
 from kvplan.config.version import format_vllm_version
-from kvplan.gate.flag_table import flag_table
 from kvplan.gate.redact import redact
 from kvplan.gate.rules.base import Case, Rule, option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvplan.config.flag_table import Flag, Option
     from kvplan.config.version import VllmVersion
-    from kvplan.gate.flag_table import Flag, Option
     from kvplan.gate.result import Finding, Severity
 
 _LENGTH: Final = frozenset({"max_model_len"})

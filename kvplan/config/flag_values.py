@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from kvplan.gate.flag_table import Flag
+    from kvplan.config.flag_table import Flag
 
 _HUMAN: Final = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([kKmMgGtT])")
 _DECIMAL: Final = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
