@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-browser",
         action="store_true",
-        help="fail instead of skip when Chromium, its driver or axe-core is not installed (CI does)",
+        help="fail instead of skip when Chromium or its driver is not installed",
     )
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite tests/golden from what is printed now"

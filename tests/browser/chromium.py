@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import tempfile
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -18,7 +19,6 @@ Theme = Literal["light", "dark"]
 THEMES: Final[tuple[Theme, ...]] = ("light", "dark")
 
 RUN: Final = Path(__file__).parents[1] / "golden/html/run"
-AXE: Final = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
 FLAGS: Final = (
     "--headless",
     "--no-sandbox",
@@ -42,7 +42,6 @@ def missing_parts() -> list[str]:
     """What is not installed, each with how to install it."""
     parts = [] if chromium_path() else ["Chromium (apt-get install chromium)"]
     parts += [] if shutil.which("chromedriver") else ["chromedriver (apt-get install chromium-driver)"]
-    parts += [] if AXE.exists() else ["axe-core (npm ci --prefix tests/browser)"]
     return parts
 
 
@@ -97,7 +96,8 @@ def requested(driver: WebDriver) -> list[str]:
 
 def axe_violations(driver: WebDriver) -> list[dict[str, Any]]:
     """What axe-core finds on the open page: rule, impact and the elements."""
-    driver.execute_script(AXE.read_text(encoding="utf-8"))
+    script = resources.files("axe_playwright_python") / "axe.min.js"
+    driver.execute_script(script.read_text(encoding="utf-8"))
     driver.set_script_timeout(120)
     found = driver.execute_async_script(
         "const done = arguments[arguments.length - 1];"
