@@ -82,6 +82,66 @@ def test_more_sequences_never_take_less(facts: OverheadInputs, more: int) -> Non
     assert activations(fewer, max_num_seqs=fewer.max_num_seqs + more) >= activations(fewer)
 
 
+def ends(facts: OverheadInputs) -> tuple[int, int]:
+    """Both ends of what is charged to one GPU beside weights and KV cache."""
+    answer = predict_overhead(facts)
+    charged = combine((answer.activations, answer.cuda_graphs, answer.other))
+    return charged.high, answer.activations.high
+
+
+@FEW
+@given(launches, st.integers(1, 1024))
+def test_the_high_ends_never_fall_with_more_sequences(facts: OverheadInputs, more: int) -> None:
+    # From 8 rows on: below, some versions sort instead of running the fused kernel.
+    fewer = dataclasses.replace(facts, max_num_seqs=facts.max_num_seqs + 8)
+    before, after = ends(fewer), ends(dataclasses.replace(fewer, max_num_seqs=fewer.max_num_seqs + more))
+    assert after[0] >= before[0] - 2, "two roundings to whole bytes"
+    assert after[1] >= before[1]
+
+
+@FEW
+@given(launches, st.integers(1, 4096))
+def test_the_high_ends_never_fall_with_more_tokens_in_a_batch(facts: OverheadInputs, more: int) -> None:
+    larger = dataclasses.replace(facts, max_num_batched_tokens=facts.max_num_batched_tokens + more)
+    before, after = ends(facts), ends(larger)
+    assert after[0] >= before[0] - 2
+    assert after[1] >= before[1]
+
+
+def test_the_high_end_where_the_sampler_overtakes_the_decoder() -> None:
+    """Llama-3.1-8B, 8,192 batched tokens, eager on an Ada card with vLLM 0.19.
+
+    Decoder: 8,192 x (3 x 14,336 + 3 x 4,096) x 2 B = 864 MiB, known to a third; the sampler's 16-bit logits
+    and 12 B beside them, 128,256 x 14 B a row and 64 MiB of hidden states, to a few percent. At 512 rows it
+    is the larger (942 MiB and more), and still the decoder's doubt that bounds the peak.
+    """
+    facts = OverheadInputs(
+        vllm_version=(0, 19, 0),
+        architecture="LlamaForCausalLM",
+        hidden_size=4096,
+        vocab_size=128_256,
+        num_layers=32,
+        intermediate_size=14_336,
+        num_attention_heads=32,
+        head_dim=128,
+        max_num_batched_tokens=8192,
+        max_num_seqs=256,
+        max_model_len=8192,
+        dtype_bytes=2,
+        compute_capability=(8, 9),
+        platform="cuda",
+        enforce_eager=True,
+    )
+    more = dataclasses.replace(facts, max_num_seqs=512)
+    assert terms_of(facts).activations.decisive == "decoder"
+    assert terms_of(more).activations.decisive == "sampler"
+    assert (
+        predict_overhead(more).activations.high
+        >= predict_overhead(facts).activations.high
+        > 1.2 * 864 * 2**20
+    )
+
+
 @FEW
 @given(launches, st.integers(1, 100_000))
 def test_a_larger_vocabulary_never_takes_less(facts: OverheadInputs, more: int) -> None:

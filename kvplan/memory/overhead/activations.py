@@ -40,10 +40,6 @@ class Activations:
         """The peak above the weights."""
         return self.peaks[self.decisive]
 
-    def without(self, *names: Peak) -> int:
-        """The peak if these candidates did not happen."""
-        return max((size for name, size in self.peaks.items() if name not in names), default=0)
-
 
 def activations_of(facts: OverheadInputs, era: Era, fitted: Coefficients) -> Activations:
     """Every candidate for the profile run's peak.

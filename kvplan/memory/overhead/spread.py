@@ -32,18 +32,24 @@ _CALIBRATED_CARDS: Final = frozenset({(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (1
 def activation_interval(
     facts: OverheadInputs, era: Era, fitted: Coefficients, activations: Activations
 ) -> Interval:
-    """The peak, with what flags cannot tell apart: a warm or cold compile cache, a sampler that sorts."""
-    mid = activations.bytes
-    relative = _RELATIVE[activations.decisive]
-    if facts.is_hybrid and activations.decisive == "decoder":
-        relative += 0.1
-    own = fitted.spread_scale * relative * mid
-    low, high = mid - own, mid + own
-    if activations.decisive == "compile":
-        low = min(low, activations.without("compile"))
+    """The largest of the candidate peaks, each as uncertain as it is: ends are the largest of their ends.
+
+    A candidate that is not the largest may be the less certain one, and then decides the high end; taking the
+    width of the largest alone would let the high end fall where a well counted one overtakes it. Flags cannot
+    tell a warm from a cold compile cache (the compile then has no low end), nor a sampler that sorts.
+    """
+    low = high = 0.0
+    for peak, size in activations.peaks.items():
+        relative = _RELATIVE[peak]
+        if facts.is_hybrid and peak == "decoder":
+            relative += 0.1
+        own = fitted.spread_scale * relative * size
+        high = max(high, size + own)
+        if peak != "compile":
+            low = max(low, size - own)
     if era.sampler_may_sort:
         high = max(high, sampler_bytes(facts, replace(era, sampler="sort"), fitted) + activations.alive)
-    return Interval(max(0, round(low)), mid, round(high))
+    return Interval(round(low), activations.bytes, round(high))
 
 
 def other_interval(facts: OverheadInputs, fitted: Coefficients, resident: Resident) -> Interval:
