@@ -152,11 +152,26 @@ def _num_workers(plan: LaunchPlan) -> int:
 
 def printable_command(plan: LaunchPlan, port: int | None = None) -> str:
     """The command with its variables, ready for a shell; secrets are masked."""
-    shown = {name: MASK if _is_secret(name) else value for name, value in own_environment(plan).items()}
-    words = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
+    words = _printable_variables(plan)
     if undoing := undoing_variables(plan):
         words = ["env", *(f"-u {name}" for name in undoing), *words]
-    return " ".join([*words, shlex.join(_masked(argv(plan, port)))])
+    return " ".join([*words, printable_argv(plan, port)])
+
+
+def printable_argv(plan: LaunchPlan, port: int | None = None) -> str:
+    """The command without its variables; secrets are masked."""
+    return shlex.join(_masked(argv(plan, port)))
+
+
+def printable_setup(plan: LaunchPlan) -> str:
+    """The variables as a shell sets them once for several commands; secrets are masked."""
+    lines = [f"unset {name}" for name in undoing_variables(plan)]
+    return "\n".join([*lines, " ".join(["export", *_printable_variables(plan)])])
+
+
+def _printable_variables(plan: LaunchPlan) -> list[str]:
+    shown = {name: MASK if _is_secret(name) else value for name, value in own_environment(plan).items()}
+    return [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
 
 
 def _is_secret(name: str) -> bool:

@@ -46,7 +46,8 @@ def render_plan(prepared: Prepared, plan: LaunchForecast, output_format: str) ->
     table = render_table(
         ("", "phase", "tries", "expected", "decides"), rows, left=(1, 2, 3, 4), markdown=markdown
     )
-    commands = "\n\n".join(f"# {t.number}\n{c}" for t, c in zip(plan.trials, plan.commands, strict=True))
+    numbered = (f"# {t.number}\n{c}" for t, c in zip(plan.trials, plan.commands, strict=True))
+    commands = "\n\n".join([plan.setup, *numbered])
     parts = [f"**{head}**" if markdown else head, where, table]
     parts.append(f"```sh\n{commands}\n```" if markdown else commands)
     if prepared.assumptions:
@@ -68,6 +69,7 @@ def plan_as_dict(prepared: Prepared, plan: LaunchForecast) -> dict[str, Any]:
         "expected_minutes": plan.minutes,
         "expected_start_s": plan.start_s,
         "expected_start_from": plan.start_source,
+        "setup": plan.setup,
         "launches": [
             {
                 "number": trial.number,

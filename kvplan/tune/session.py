@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvplan.calibration.store import store_path
 from kvplan.config.project_file import read_project_file
+from kvplan.engine.plan import printable_argv, printable_setup
 from kvplan.errors import InputError
 from kvplan.tune.assumed import AssumedServer
 from kvplan.tune.execute import EngineExecutor
@@ -35,7 +36,10 @@ class LaunchForecast:
     """What a run is expected to launch, if memory is as the model says. The dry run; also the time left."""
 
     trials: tuple[Trial, ...]
+    setup: str
+    """The variables that every command below needs, as a shell sets them; secrets are masked."""
     commands: tuple[str, ...]
+    """The launches, without the variables."""
     start_s: float
     start_source: str
     minutes: float
@@ -54,10 +58,17 @@ def forecast(prepared: Prepared, runs_dir: Path) -> LaunchForecast:
     ).run()
     start_s, source = expected_start_s(prepared.problem, prepared.header["context"], runs_dir)
     executor = EngineExecutor(prepared.problem, prepared.workload, runs_dir / "RUN", None)
-    commands = tuple(executor.command(trial.number, trial.spec) for trial in server.trials)
+    launches = [executor.plan(trial.number, trial.spec) for trial in server.trials]
     loaded = sum(1 for trial in server.trials if trial.survived)
     minutes = (start_s * len(server.trials) + LOAD_S * loaded) / 60
-    return LaunchForecast(tuple(server.trials), commands, start_s, source, minutes)
+    return LaunchForecast(
+        trials=tuple(server.trials),
+        setup=printable_setup(launches[0]),
+        commands=tuple(printable_argv(launch) for launch in launches),
+        start_s=start_s,
+        start_source=source,
+        minutes=minutes,
+    )
 
 
 def begin(prepared: Prepared, runs_dir: Path, watch: Callable[[Path, Prepared], Watcher]) -> Path:
@@ -88,6 +99,10 @@ def go_on(folder: Path, request: TuneRequest, watch: Callable[[Path, Prepared], 
         if given is not None:
             refuse_mixing(contents, given.header["problem"], given.header["context"])
         prepared = prepare_again(contents.header, request.max_launches, request.max_minutes)
+        if given is not None:
+            # Where the model lies now: on another machine than the one that the run began on, elsewhere.
+            problem = dataclasses.replace(prepared.problem, model=given.problem.model)
+            prepared = dataclasses.replace(prepared, problem=problem)
         refuse_mixing(contents, contents.header["problem"], _context_now(prepared))
         journal.append("resumed", budget=dataclasses.asdict(prepared.budget))
         _run(prepared, journal, watch(folder, prepared))

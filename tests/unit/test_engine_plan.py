@@ -16,6 +16,7 @@ from kvplan.engine.plan import (
     environment,
     own_environment,
     printable_command,
+    printable_setup,
 )
 from kvplan.units import GIB
 
@@ -90,6 +91,7 @@ def test_variables_that_would_undo_the_plan_are_taken_away(
     assert "VLLM_CPU_KVCACHE_SPACE" not in variables
     assert (variables["VLLM_LOGGING_LEVEL"], variables["KEPT"]) == ("INFO", "1")
     assert printable_command(plan).startswith("env -u VLLM_CPU_KVCACHE_SPACE VLLM_API_KEY=")
+    assert printable_setup(plan).startswith("unset VLLM_CPU_KVCACHE_SPACE\nexport VLLM_API_KEY='***' ")
     assert environment(make_plan(tmp_path))["VLLM_CPU_KVCACHE_SPACE"] == "4"
 
 
