@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from kvplan.units import bytes_from_gib
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kvplan.gate.policy_kinds import WrongValueError
     from kvplan.gate.policy_schema import PathKeys, PolicyFile, WaiverEntry
     from kvplan.gate.repo_files import RepoFiles
     from kvplan.gate.result import Severity
@@ -119,28 +121,22 @@ NO_POLICY = Policy()
 
 
 def _given(keys: PathKeys) -> dict[str, Any]:
-    return {
-        name: value
-        for name in keys.model_fields_set
-        if name in _PATH_KEYS and (value := getattr(keys, name)) is not None
-    }
+    return {name: value for name in _PATH_KEYS if (value := getattr(keys, name)) is not None}
 
 
-_PATH_KEYS: Final = frozenset(
-    {
-        "gpu",
-        "model",
-        "vllm_version",
-        "target_concurrency",
-        "workload",
-        "min_headroom_gib",
-        "min_start_probability",
-        "max_capacity_regression_percent",
-        "allowed",
-        "rules",
-        "assume",
-        "require_judged",
-    }
+_PATH_KEYS: Final = (
+    "gpu",
+    "model",
+    "vllm_version",
+    "target_concurrency",
+    "workload",
+    "min_headroom_gib",
+    "min_start_probability",
+    "max_capacity_regression_percent",
+    "allowed",
+    "rules",
+    "assume",
+    "require_judged",
 )
 
 
@@ -214,33 +210,32 @@ class _Loader:
         return root
 
     def _validated(self, root: Node | None) -> PolicyFile:
-        from pydantic import ValidationError
-
+        from kvplan.gate.policy_kinds import WrongValueError, read_keys
         from kvplan.gate.policy_schema import PolicyFile
         from kvplan.gate.yaml_nodes import YamlError
 
         try:
-            return PolicyFile.model_validate({} if root is None else root.plain())
+            return read_keys(PolicyFile, {} if root is None else root.plain())
         except YamlError as error:
             raise InputError(f"{self._name}:{error.line}: {error}") from None
-        except ValidationError as error:
-            raise self._explained(error.errors()[0], root) from None
+        except WrongValueError as error:
+            raise self._explained(error, root) from None
 
-    def _explained(self, error: Mapping[str, Any], root: Node | None) -> InputError:
-        where = tuple(part for part in error["loc"] if part != "[key]")
+    def _explained(self, error: WrongValueError, root: Node | None) -> InputError:
+        where = error.path
         place = f"{self._name}:{_line(root, where)}"
-        key = ".".join(str(part) for part in where)
-        if error["type"] == "extra_forbidden":
+        if error.unknown_key:
             from kvplan.catalog.names import nearest
 
-            near = nearest(str(where[-1]), _known_keys(where))
+            known = _known_keys(where)
+            near = nearest(str(where[-1]), known)
             return InputError(
-                f"{place}: unknown key {where[-1]!r}",
-                f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(_known_keys(where)))}",
+                f"{place}: {error.complaint}",
+                f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}",
             )
-        if error["type"] == "missing":
-            return InputError(f"{place}: {'.'.join(map(str, where[:-1]))} lacks `{where[-1]}`")
-        return InputError(f"{place}: {key}: {error['msg'].removeprefix('Value error, ')}")
+        key = ".".join(str(part) for part in where)
+        joint = " " if error.complaint.startswith("lacks") else ": "
+        return InputError(f"{place}: {key}{joint}{error.complaint}")
 
     def _check_rules(self, file: PolicyFile, root: Node | None) -> None:
         from kvplan.gate.rules import RULE_IDS
@@ -322,8 +317,8 @@ def _known_keys(where: tuple[str | int, ...]) -> list[str]:
     from kvplan.gate import policy_schema
 
     kinds = {"paths": policy_schema.PathEntry, "waivers": policy_schema.WaiverEntry}
-    kind: Any = kinds.get(str(where[0])) if len(where) > 1 else policy_schema.PolicyFile
-    return list((kind or policy_schema.PolicyFile).model_fields)
+    kind: Any = kinds.get(str(where[0])) if len(where) > 1 else None
+    return [one.name for one in dataclasses.fields(kind or policy_schema.PolicyFile)]
 
 
 def _line(root: Node | None, where: tuple[str | int, ...]) -> int:
@@ -344,8 +339,8 @@ def _line(root: Node | None, where: tuple[str | int, ...]) -> int:
 
 def json_schema() -> str:
     """The JSON Schema of `.kvplan.yaml`."""
+    from kvplan.gate.policy_kinds import schema_of
     from kvplan.gate.policy_schema import PolicyFile
 
-    schema = PolicyFile.model_json_schema(mode="validation")
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": FILE_NAME}
-    return json.dumps({**head, **{k: v for k, v in schema.items() if k != "title"}}, indent=2)
+    return json.dumps({**head, **schema_of(PolicyFile)}, indent=2)

@@ -1,130 +1,116 @@
-"""The keys of `.kvplan.yaml` and their types: pydantic models, which are also the published JSON Schema."""
+"""The keys of `.kvplan.yaml` and what each may hold: what the gate reads, and its published JSON Schema."""
 
 from __future__ import annotations
 
-import datetime as dt  # noqa: TC003  pydantic reads it at run time
-import re
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from kvplan.gate import policy_kinds as kinds
+from kvplan.gate.policy_kinds import Kind, entries, key, required
 
-RuleId = Annotated[str, Field(pattern=r"^KVP\d{3}$")]
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
 
-
-def _name(value: Any) -> Any:
-    """`gpu: 4090` and `vllm_version: 0.32` are numbers to YAML and names to people."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+_RULE: Final = r"KVP\d{3}"
 
 
-def _severity(value: Any) -> Any:
-    """YAML reads `off` and `on` as booleans."""
-    return {False: "off", True: "on"}.get(value, value) if isinstance(value, bool) else value
+def _rule(value: Any) -> str:
+    import re
+
+    if not isinstance(value, str) or not re.fullmatch(_RULE, value):
+        raise kinds.WrongValueError("not a rule's id like KVP001")
+    return value
 
 
-Name = Annotated[str, BeforeValidator(_name, json_schema_input_type=str | int | float)]
-Patterns = Annotated[
-    list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str]), Field(min_length=1)
-]
-RuleSetting = Annotated[
-    Literal["off", "on", "note", "warning", "error"],
-    BeforeValidator(
-        _severity, json_schema_input_type=Literal["off", "on", "note", "warning", "error"] | bool
-    ),
-]
+_RULE_ID: Final = Kind(_rule, {"type": "string", "pattern": f"^{_RULE}$"})
+_SETTING: Final = kinds.one_of("off", "on", "note", "warning", "error", booleans={False: "off", True: "on"})
 
 
-class _Keys(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+def _allowed(value: Any) -> dict[str, tuple[Any, ...]]:
+    """Flags may be written as vLLM's options are."""
+    lists = _LISTS.read(value)
+    return {name.lstrip("-").replace("-", "_"): values for name, values in lists.items()}
 
 
-class PathKeys(_Keys):
+_LISTS: Final = kinds.map_of(kinds.list_of(kinds.ANYTHING))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathKeys:
     """What can be said for the whole repository and for a path."""
 
-    gpu: Name | None = Field(None, description="GPU profile where a file names no card")
-    model: Name | None = Field(
-        None, description="model profile where a file's model is unknown or a path of the container"
+    gpu: str | None = key(kinds.NAME, "GPU profile where a file names no card")
+    model: str | None = key(
+        kinds.NAME, "model profile where a file's model is unknown or a path of the container"
     )
-    vllm_version: Name | None = Field(None, description="vLLM release where neither image tag nor pin says")
-    target_concurrency: int | None = Field(
-        None, strict=True, ge=1, description="requests that a launch serves at once"
+    vllm_version: str | None = key(kinds.NAME, "vLLM release where neither image tag nor pin says")
+    target_concurrency: int | None = key(kinds.WHOLE, "requests that a launch serves at once")
+    workload: str | None = key(kinds.text(), "workload preset, or a kvplan.workload/1 file of the repository")
+    min_headroom_gib: float | None = key(
+        kinds.number(at_least=0), "GiB of the card that stay free beyond all that vLLM plans with"
     )
-    workload: str | None = Field(
-        None, description="workload preset, or a kvplan.workload/1 file of the repository"
+    min_start_probability: float | None = key(
+        kinds.number(above=0, at_most=1), "how probable a start must be"
     )
-    min_headroom_gib: float | None = Field(
-        None, strict=True, ge=0, description="GiB of the card that stay free beyond all that vLLM plans with"
+    max_capacity_regression_percent: float | None = key(
+        kinds.number(at_least=0), "how much of its capacity a launch may lose against the base"
     )
-    min_start_probability: float | None = Field(None, strict=True, gt=0, le=1)
-    max_capacity_regression_percent: float | None = Field(
-        None, strict=True, ge=0, description="how much of its capacity a launch may lose against the base"
+    allowed: Mapping[str, tuple[Any, ...]] | None = key(
+        Kind(_allowed, _LISTS.schema),
+        "flag -> the values that it may be given; an empty list forbids the flag",
     )
-    allowed: dict[str, list[Any]] | None = Field(
-        None, description="flag -> the values that it may be given; an empty list forbids the flag"
+    rules: Mapping[str, str] | None = key(
+        kinds.map_of(_SETTING, names=_RULE, told="not a rule's id like KVP001"),
+        "rule -> off, on (its own severities), note, warning or error",
     )
-    rules: dict[RuleId, RuleSetting] | None = Field(
-        None, description="rule -> off, on (its own severities), note, warning or error"
+    assume: Mapping[str, str] | None = key(
+        kinds.map_of(kinds.NAME),
+        "variable -> the value to read files with where nobody in the repository gives one",
     )
-    assume: dict[str, Name] | None = Field(
-        None, description="variable -> the value to read files with where nobody in the repository gives one"
-    )
-    require_judged: bool | None = Field(
-        None, strict=True, description="exit 2 when a launch here cannot be judged"
-    )
-
-    @field_validator("allowed")
-    @classmethod
-    def _flag_names(cls, allowed: dict[str, list[Any]] | None) -> dict[str, list[Any]] | None:
-        """Flags may be written as vLLM's options are."""
-        if allowed is None:
-            return None
-        return {name.lstrip("-").replace("-", "_"): values for name, values in allowed.items()}
+    require_judged: bool | None = key(kinds.BOOLEAN, "exit 2 when a launch here cannot be judged")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PathEntry(PathKeys):
     """Keys for the paths that a pattern matches; later entries win over earlier ones, key by key."""
 
-    match: Patterns
-    require_launch: bool = Field(
-        default=False, strict=True, description="a finding (KVP028) when no launch is found here"
+    match: tuple[str, ...] = required(
+        kinds.list_of(kinds.text(1), or_one=True, shortest=1), "a pattern of paths, or several"
     )
+    require_launch: bool | None = key(kinds.BOOLEAN, "a finding (KVP028) when no launch is found here")
 
 
-class WaiverEntry(_Keys):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaiverEntry:
     """A finding that is accepted until a day."""
 
-    rule: RuleId
-    path: str
-    model: str | None = None
-    until: dt.date = Field(description="the last day, at most 180 days ahead")
-    reason: str = Field(min_length=3)
-    owner: str | None = None
-
-    @field_validator("until", mode="before")
-    @classmethod
-    def _a_date(cls, value: Any) -> Any:
-        if isinstance(value, str) and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
-            raise ValueError("not a date like 2027-03-31")
-        return value
+    rule: str = required(_RULE_ID)
+    path: str = required(kinds.text(1))
+    model: str | None = key(kinds.text())
+    until: dt.date = required(  # noqa: RUF009  gives a field, which the rule cannot know
+        kinds.DATE, "the last day, at most 180 days ahead"
+    )
+    reason: str = required(kinds.text(3))
+    owner: str | None = key(kinds.text())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFile(PathKeys):
     """`.kvplan.yaml`: what a project says once, for every command, and what the gate holds launches to."""
 
-    gpu_memory_gib: float | None = Field(
-        None, strict=True, gt=0, description="default of `kvplan estimate`; not used by the gate"
+    gpu_memory_gib: float | None = key(
+        kinds.number(above=0), "default of `kvplan estimate`; not used by the gate"
     )
-    device: Literal["cuda", "cpu"] | None = Field(
-        None, description="default of `kvplan estimate`; not used by the gate"
+    device: str | None = key(
+        kinds.one_of("cuda", "cpu"), "default of `kvplan estimate`; not used by the gate"
     )
-    launches: str | None = Field(
-        None, description="file of measured launches in the repository; calibrates estimates and the gate"
+    launches: str | None = key(
+        kinds.text(), "file of measured launches in the repository; calibrates estimates and the gate"
     )
-    gpu_map: dict[str, Name] | None = Field(
-        None, description="`label=value` of a node selector (`*` allowed), or a product's name -> GPU profile"
+    gpu_map: Mapping[str, str] | None = key(
+        kinds.map_of(kinds.NAME),
+        "`label=value` of a node selector (`*` allowed), or a product's name -> GPU profile",
     )
-    paths: list[PathEntry] = Field(default_factory=list)
-    waivers: list[WaiverEntry] = Field(default_factory=list)
+    paths: tuple[PathEntry, ...] = entries(kinds.list_of(kinds.mapping(PathEntry)))
+    waivers: tuple[WaiverEntry, ...] = entries(kinds.list_of(kinds.mapping(WaiverEntry)))
