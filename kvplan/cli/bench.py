@@ -8,6 +8,7 @@ import typer
 
 from kvplan.cli.estimate import Format
 from kvplan.cli.output import emit
+from kvplan.cli.values import finite
 from kvplan.errors import ExitCode, InputError, LoadError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def bench(
-    url: Annotated[str, typer.Option(help="The server, without /v1: http://127.0.0.1:8000")],
+    url: Annotated[str, typer.Option(help="The server, with or without /v1: http://127.0.0.1:8000")],
     model: Annotated[str, typer.Option(help="The served model name.")],
     concurrency: Annotated[
         list[int] | None, typer.Option(help="Users at once; several times for a sweep on the same server.")
@@ -24,7 +25,8 @@ def bench(
         int | None, typer.Option(min=1, help="Requests of each load; default: four a user.")
     ] = None,
     duration: Annotated[
-        float | None, typer.Option(min=0.1, help="Seconds of each load, instead of a number of requests.")
+        float | None,
+        typer.Option(min=0.1, callback=finite, help="Seconds of each load, instead of a number of requests."),
     ] = None,
     input_len: Annotated[int | None, typer.Option(help="Prompt tokens.")] = None,
     output_len: Annotated[int | None, typer.Option(help="Answer tokens.")] = None,
@@ -33,7 +35,20 @@ def bench(
         int | None, typer.Option(min=0, help="Default: waves until the server's speed no longer rises.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Order of the lengths, and prompts.")] = 0,
-    api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", show_envvar=True)] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="VLLM_API_KEY",
+            help="The key; others see a command line, not a variable.",
+            show_envvar=True,
+        ),
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Another variable that holds the key: OPENAI_API_KEY.")
+    ] = None,
+    ca_file: Annotated[
+        str | None, typer.Option(help="Certificates (PEM) to trust instead of the system's.")
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Do not verify the TLS certificate.")] = False,
     vocab_size: Annotated[
         int | None, typer.Option(min=32, help="For a server without /tokenize: size of its vocabulary.")
@@ -42,7 +57,10 @@ def bench(
         int | None, typer.Option(help="The server's, to tell waiting for a seat from waiting for memory.")
     ] = None,
     stall_timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds without a token after which a request is given up.")
+        float,
+        typer.Option(
+            min=0.1, callback=finite, help="Seconds without a token after which a request is given up."
+        ),
     ] = 300.0,
     profiles: Annotated[str | None, typer.Option(help="A folder of profiles that wins.")] = None,
     output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
@@ -54,11 +72,13 @@ def bench(
     import asyncio
 
     from kvplan.load.bench import BenchPlan, run_bench
-    from kvplan.load.records import Endpoint
+    from kvplan.load.endpoint import make_endpoint
     from kvplan.report.bench import render_bench
 
     plan = BenchPlan(
-        endpoint=Endpoint(url.rstrip("/").removesuffix("/v1"), model, api_key, verify_tls=not insecure),
+        endpoint=make_endpoint(
+            url, model, api_key=api_key, api_key_env=api_key_env, ca_file=ca_file, insecure=insecure
+        ),
         workload=_workload(workload, input_len, output_len, profiles),
         concurrencies=tuple(concurrency or ()),
         num_requests=num_requests,

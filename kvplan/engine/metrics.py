@@ -81,7 +81,9 @@ def parse_metrics(text: str) -> MetricsSnapshot:
         attribute: max(found) if attribute in _LARGEST_OF_ENGINES else sum(found)
         for attribute, found in values.items()
     }
-    return MetricsSnapshot(**combined, cache_config=cache)
+    # A sum of finite numbers may still be none: unknown, because JSON has no infinity.
+    finite = {attribute: value for attribute, value in combined.items() if math.isfinite(value)}
+    return MetricsSnapshot(**finite, cache_config=cache)
 
 
 def scrape(base_url: str, api_key: str | None = None, timeout_s: float = 5.0) -> MetricsSnapshot | None:

@@ -13,6 +13,7 @@ from kvplan.errors import InputError
 from kvplan.load.measure import Measurement, measure_load
 from kvplan.load.phase import Limits
 from kvplan.load.prompts import safe_token_ids
+from kvplan.load.server_info import ask_server, require_served
 from kvplan.load.workload import ClosedLoop
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ async def run_bench(plan: BenchPlan, tell: Callable[[str], None]) -> BenchOutcom
         raise InputError("--num-requests and --duration both say when to stop", "give one of them")
     if any(users < 1 for users in plan.concurrencies):
         raise InputError("--concurrency below 1", "give at least one user")
+    require_served(await ask_server(plan.endpoint), plan.endpoint)
     measurements: list[Measurement] = []
-    with _interrupt() as interrupted:
+    with interruptible() as interrupted:
         for users in plan.concurrencies or (None,):
             measurement = await _measure(plan, users, tell, interrupted)
             if measurement.summary.completed or not interrupted.is_set():
@@ -118,7 +120,7 @@ async def _measure(
 
 
 @contextlib.contextmanager
-def _interrupt() -> Iterator[asyncio.Event]:
+def interruptible() -> Iterator[asyncio.Event]:
     """An event that the first Ctrl-C or SIGTERM sets; a second one does what it always does."""
     event = asyncio.Event()
     loop = asyncio.get_running_loop()

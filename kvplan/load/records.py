@@ -24,6 +24,8 @@ class Endpoint:
     """The served model name."""
     api_key: str | None = None
     verify_tls: bool = True
+    ca_file: str | None = None
+    """Certificates (PEM) to trust instead of the system's."""
 
     def at(self, path: str) -> str:
         """The address of a path of this server: `/metrics`."""
@@ -61,9 +63,20 @@ class RequestRecord:
         return self.error is None
 
     @property
+    def came_at_once(self) -> bool:
+        """All its tokens were read at one moment, so that nothing can be said of the gaps between them."""
+        return self.ttft_s is not None and self.e2e_s is not None and self.e2e_s <= self.ttft_s
+
+    @property
     def tpot_s(self) -> float | None:
-        """Seconds per answer token after the first; None for answers of one token, or failed ones."""
+        """Seconds per answer token after the first; None where nothing can be said.
+
+        That is for failed answers, those of one token, and those that came all at once (behind a proxy that
+        collects the stream): the time between their tokens is unknown, not 0.
+        """
         if self.ttft_s is None or self.e2e_s is None or not self.output_tokens or self.output_tokens < 2:
+            return None
+        if self.came_at_once:
             return None
         return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kvplan.engine.metrics import MAX_BYTES, MetricsSnapshot, parse_metrics
+from kvplan.load.session import read_at_most
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -84,7 +85,7 @@ async def fetch_metrics(session: aiohttp.ClientSession, endpoint: Endpoint) -> M
         ):
             if response.status != 200:
                 return None
-            body = await response.content.read(MAX_BYTES)
+            body = await read_at_most(response, MAX_BYTES)
     except (aiohttp.ClientError, OSError):
         return None
     # Histograms are nine tenths of the text; parsing them would hold up the client's own loop.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from kvplan.errors import LoadError, MissingDependencyError
+from kvplan.load.endpoint import tls_context
 from kvplan.load.prompts import sample_text
 from kvplan.load.stream import error_text
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from kvplan.load.records import Endpoint
 
 _CONNECT_TIMEOUT_S: Final = 10.0
+_TOKENIZE_TIMEOUT_S: Final = 60.0
+_MOST_BYTES: Final = 16 << 20
+_SHOWN: Final = 200
 _KEEP_ALIVE_S: Final = 4.0
 """Below uvicorn's 5 s, so that no request is sent on a connection that the server is just closing."""
 
@@ -38,7 +43,8 @@ async def open_session(endpoint: Endpoint) -> AsyncIterator[aiohttp.ClientSessio
         ) from error
     # A proxy between the client and a server on this machine would be measured too.
     local = urlsplit(endpoint.base_url).hostname in {"127.0.0.1", "localhost", "::1"}
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S, ssl=endpoint.verify_tls)
+    tls: Any = endpoint.verify_tls if endpoint.ca_file is None else tls_context(endpoint.ca_file)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S, ssl=tls)
     headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
     async with aiohttp.ClientSession(
@@ -58,16 +64,61 @@ async def ordinary_token_ids(session: aiohttp.ClientSession, endpoint: Endpoint)
     url = endpoint.at("/tokenize")
     body = {"model": endpoint.model, "prompt": sample_text(), "add_special_tokens": False}
     try:
-        async with session.post(url, json=body) as response:
-            answer = await response.read()
+        async with asyncio.timeout(_TOKENIZE_TIMEOUT_S), session.post(url, json=body) as response:
+            answer = await read_at_most(response, _MOST_BYTES)
             if response.status == 200:
-                return sorted(set(json.loads(answer)["tokens"]))
+                ids = json.loads(answer)["tokens"]
+                return sorted({number for number in ids if isinstance(number, int) and number >= 0})
             complaint = f"{response.status}: {error_text(answer)}"
     except (aiohttp.ClientError, OSError) as error:
-        raise LoadError(f"no answer from {endpoint.base_url}: {error}", "is the server up?") from error
+        raise no_answer(error, endpoint) from error
     except (ValueError, KeyError, TypeError) as error:
         complaint = f"without a list of tokens ({error!r})"
     raise LoadError(
         f"{url} answered {complaint}",
         "--model must be the served name; for a server that cannot tokenize give --vocab-size",
     )
+
+
+async def read_at_most(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    """The body, as far as that many bytes: whatever answers there must not fill our memory."""
+    body = bytearray()
+    while len(body) < most_bytes:
+        piece = await response.content.read(most_bytes - len(body))
+        if not piece:
+            break
+        body += piece
+    return bytes(body)
+
+
+def no_answer(error: BaseException, endpoint: Endpoint) -> LoadError:
+    """Why a server cannot be spoken to, and what to do about it.
+
+    Args:
+        error: what aiohttp, asyncio or the system raised.
+        endpoint: the server that was asked.
+    """
+    import aiohttp
+
+    where = endpoint.base_url
+    is_tls = where.startswith("https:")
+    other_scheme = "" if is_tls else "is it https:// there, "
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            what = f"the certificate of {where} is not trusted: {error.certificate_error}"
+            hint = "--ca-file FILE trusts your own authority; --insecure verifies nothing"
+        case aiohttp.ClientSSLError():
+            what, hint = f"{where} does not speak TLS as it should: {error}", "is it http:// there?"
+        case aiohttp.ClientConnectorDNSError():
+            what, hint = f"no answer from {where}: the name is unknown here", "is it spelled right?"
+        case TimeoutError():
+            what, hint = f"no answer from {where} in time", "does it hang, or does a firewall drop it?"
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | ConnectionResetError():
+            what = f"{where} closed the connection without an answer"
+            hint = f"{other_scheme}does it still start, or did it die?"
+        case aiohttp.ClientResponseError():
+            what = f"{where} does not speak HTTP: {error.message[:_SHOWN]}"
+            hint = f"{other_scheme}or is it another service?"
+        case _:
+            what, hint = f"no answer from {where}: {error}", "is the server up, and the port right?"
+    return LoadError(" ".join(what.split()), hint)

@@ -94,7 +94,7 @@ def summarize(result: LoadResult) -> LoadSummary:
     latencies = {
         **_distribution("ttft_ms", [r.ttft_s for r in whole if r.ttft_s is not None]),
         **_distribution("tpot_ms", [r.tpot_s for r in whole if r.tpot_s is not None]),
-        **_distribution("itl_ms", [gap for r in whole for gap in r.itl_s]),
+        **_distribution("itl_ms", [gap for r in whole if not r.came_at_once for gap in r.itl_s]),
         **_distribution("e2el_ms", [r.e2e_s for r in whole if r.e2e_s is not None]),
     }
     return LoadSummary(

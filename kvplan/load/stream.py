@@ -84,8 +84,12 @@ def error_text(body: bytes) -> str:
     return " ".join(str(message).split())[:500]
 
 
+_MOST_TOKENS: Final = 10**12
+"""More than any answer can hold; arithmetic with larger ones would overflow."""
+
+
 def _count(value: object) -> int | None:
     """A number of tokens as a server reports it; what is no such number is unknown."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS:
         return value
     return None

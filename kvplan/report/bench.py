@@ -25,7 +25,7 @@ def render_bench(measurements: Sequence[Measurement], url: str, model: str, outp
             "model": model,
             "measurements": [measurement.as_dict() for measurement in measurements],
         }
-        return json.dumps(document, indent=2)
+        return json.dumps(document, indent=2, allow_nan=False)
     markdown = output_format == "markdown"
     title = f"{model} at {url}, {measurements[0].workload}"
     blocks = [f"## {title}" if markdown else title]
