@@ -72,8 +72,9 @@ def main() -> None:
         vars(module)["installed_vllm"] = lambda: "0.32.0"
     vars(kvplan.tune.session)["EngineExecutor"] = FakeExecutor
     watch = lambda _folder, _prepared: LineWatcher(Standing(6, 5.0))  # noqa: E731
+    say = lambda text: print(text, file=sys.stderr)  # noqa: E731
     if len(sys.argv) > 3:
-        print(go_on(runs_dir / sys.argv[3], TuneRequest(PlanRequest()), watch))
+        print(go_on(runs_dir / sys.argv[3], TuneRequest(PlanRequest()), watch, say))
     else:
         print(begin(prepare(request(model)), runs_dir, watch))
 

@@ -221,10 +221,14 @@ def _tuned(request: TuneRequest, runs_dir: Path, resume: str | None) -> Path:
         try:
             if resume is None:
                 return begin(prepare(request), runs_dir, watch.of)
-            return go_on(find_run(resume, runs_dir), request, watch.of)
+            return go_on(find_run(resume, runs_dir), request, watch.of, _say)
         except KeyboardInterrupt:
             typer.echo(watch.how_to_go_on(), err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _report_of(run: Path) -> TuneReport:

@@ -16,6 +16,7 @@ from kvplan.tune.assumed import AssumedServer
 from kvplan.tune.execute import EngineExecutor
 from kvplan.tune.identity import installed_vllm, run_context
 from kvplan.tune.journal import new_journal, refuse_mixing, reopened_journal
+from kvplan.tune.replay import nothing_left
 from kvplan.tune.run import TuneRun
 from kvplan.tune.setup import LOAD_S, as_begun, expected_start_s, prepare_again
 from kvplan.tune.strategies import search_of
@@ -86,8 +87,15 @@ def begin(prepared: Prepared, runs_dir: Path, watch: Callable[[Path, Prepared], 
         return journal.folder
 
 
-def go_on(folder: Path, request: TuneRequest, watch: Callable[[Path, Prepared], Watcher]) -> Path:
+def go_on(
+    folder: Path,
+    request: TuneRequest,
+    watch: Callable[[Path, Prepared], Watcher],
+    say: Callable[[str], None],
+) -> Path:
     """A run that was begun before, to its end; nothing that finished is repeated.
+
+    A run that is at its end already is left as it is, and that is said.
 
     Raises:
         InputError: settings, machine, vLLM or model differ from those that it was begun with.
@@ -99,6 +107,9 @@ def go_on(folder: Path, request: TuneRequest, watch: Callable[[Path, Prepared], 
         if given is not None:
             refuse_mixing(contents, given.header["problem"], given.header["context"])
         prepared = prepare_again(contents.header, request.max_launches, request.max_minutes)
+        if (why := nothing_left(contents, prepared.budget)) is not None:
+            say(why)
+            return folder
         if given is not None:
             # Where the model lies now: on another machine than the one that the run began on, elsewhere.
             problem = dataclasses.replace(prepared.problem, model=given.problem.model)

@@ -138,6 +138,11 @@ def test_a_run_brackets_the_kernels_own_boundary_and_confirms_a_setting_below_it
     assert len(requests) == 16 + 6 * 16
     assert "best so far" in said
 
+    journal = contents.path.read_bytes()
+    again, said = tuner.finish(contents.run_id)
+    assert again.path.read_bytes() == journal
+    assert said == f"run {contents.run_id} is finished; nothing is left to launch\n"
+
 
 @pytest.mark.parametrize("moment", ["during a start", "under load"])
 def test_kill_9_in_the_middle_of_a_trial_leaves_nothing_and_resume_repeats_nothing(
