@@ -7,9 +7,10 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvplan.tune.answers import may_win
 from kvplan.tune.boundary import Bracket
 from kvplan.tune.card import kv_bytes_for, learn_card, point_of
-from kvplan.tune.choose import is_quantised, mean, objective_values, violations
+from kvplan.tune.choose import mean, objective_values, violations
 from kvplan.tune.search import GuidedSearch, SearchState, StopSearch, at_utilization
 from kvplan.tune.trial import LoadLevel, TrialSpec
 
@@ -102,12 +103,12 @@ def utilizations(problem: Problem) -> tuple[float, ...]:
 
 
 def best_of(problem: Problem, trials: list[Trial]) -> Trial | None:
-    """The survivor with the best mean objective that keeps the constraints and is not quantised."""
+    """The survivor with the best mean objective that keeps the constraints and whose answers are no worse."""
     best, best_mean = None, None
     for trial in trials:
         if trial.spec.phase != "grid" or not trial.survived:
             continue
-        if is_quantised("kv_cache_dtype", trial.spec.settings.kv_cache_dtype):
+        if not may_win(problem, trials, trial)[0]:
             continue
         if violations(problem.constraints, trial.results("target", problem.target_concurrency)):
             continue

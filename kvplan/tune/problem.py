@@ -102,6 +102,8 @@ class Problem:
     """Least step back from the highest utilisation that survived, in utilisation."""
     prove_low_end: bool = False
     """Spend a launch on the utilisation just too low for one request (arithmetic says the same)."""
+    quality_gate: bool = True
+    """Whether a quantised KV cache must show that its answers are as good before it may win."""
     repeats: int = 6
     """Measured repeats of the load at the target concurrency, in one server."""
     seed: int = 0

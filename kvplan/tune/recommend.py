@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from kvplan.tune.answers import QualityFinding, findings, may_win
 from kvplan.tune.card import utilization_of
 from kvplan.tune.choose import (
     LAUNCH_NOISE,
     compare,
-    is_quantised,
     mean,
     prediction_half_width,
     throughputs,
@@ -134,6 +134,8 @@ class Recommendation:
     failures: tuple[BoundaryEnd, ...]
     notes: tuple[str, ...]
     stopped: str | None
+    quality: tuple[QualityFinding, ...] = ()
+    """What was found of the answers of each quantised kv_cache_dtype that was tried."""
 
 
 SUMMARY_FIGURES: Final = (
@@ -184,6 +186,7 @@ def recommend(state: SearchState, kv_rules: KvRules) -> Recommendation:
         failures=tuple(_end(trial) for trial in state.trials if trial.status != "ok"),
         notes=tuple(dict.fromkeys(state.notes)),
         stopped=state.stopped,
+        quality=tuple(findings(state.trials)),
     )
 
 
@@ -314,7 +317,8 @@ def _effects(state: SearchState) -> list[KnobEffect]:
         difference = compare(
             throughputs(base.results("target", target)), throughputs(trial.results("target", target))
         )
-        found.append(_knob_effect(knob, value, (base, trial), difference, launch_noise(state)))
+        answers = may_win(problem, state.trials, trial) if knob == "kv_cache_dtype" else (True, "")
+        found.append(_knob_effect(knob, value, (base, trial), difference, launch_noise(state), answers))
     confirmed = state.confirmed
     if confirmed is not None:
         before, after = _kv_tokens(probe), _kv_tokens(confirmed)
@@ -379,17 +383,19 @@ def _own_utilization(card: Card | None, probe: Trial) -> float | None:
 
 
 def _knob_effect(
-    knob: str, value: Any, trials: tuple[Trial, Trial], difference: Difference | None, noise: float
+    knob: str,
+    value: Any,
+    trials: tuple[Trial, Trial],
+    difference: Difference | None,
+    noise: float,
+    answers: tuple[bool, str],
 ) -> KnobEffect:
     base, trial = trials
     verdict: Literal["better", "worse", "undecided", "not recommended", "failed"]
     if not trial.survived:
         verdict, why = "failed", f"{trial.failure or trial.status}: {trial.evidence or 'no evidence'}"
-    elif is_quantised(knob, value):
-        verdict, why = (
-            "not recommended",
-            "stores keys and values in fewer bits; its answers were not looked at",
-        )
+    elif not answers[0]:
+        verdict, why = "not recommended", f"stores keys and values in fewer bits; {answers[1]}"
     elif difference is None or not difference.is_decided(noise):
         verdict = "undecided"
         why = f"repeats, or launches of the same settings (95 % within {noise:.0%}), differ as much anyway"
@@ -397,6 +403,8 @@ def _knob_effect(
         verdict, why = (
             ("better", "decided at 95 %") if difference.change > 0 else ("worse", "decided at 95 %")
         )
+    if trial.survived and answers[0] and answers[1]:
+        why = f"{why}; {answers[1]}"
     return KnobEffect(
         knob=knob,
         from_value=base.spec.settings.given().get(knob),

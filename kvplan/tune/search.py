@@ -13,9 +13,10 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.tune.answers import may_win
 from kvplan.tune.boundary import Bracket
 from kvplan.tune.card import Card, kv_bytes_for, learn_card, page_aligned, point_of, utilization_of
-from kvplan.tune.choose import better_variant, choose_max_num_seqs, is_quantised
+from kvplan.tune.choose import better_variant, choose_max_num_seqs
 from kvplan.tune.trial import TOO_LITTLE_KV, TOO_MUCH_MEMORY, LoadLevel, Trial, TrialSpec
 
 if TYPE_CHECKING:
@@ -199,13 +200,20 @@ class GuidedSearch:
             changed = best.spec.settings.with_flags(**{knob: value})
             why = f"what {knob}={value} changes, everything else as in trial {best.number}"
             trial = self._ask(TrialSpec("knob", changed, (self._target_level(),), why))
-            if is_quantised(knob, value):
-                self.state.notes.append(
-                    f"{knob}={value} was measured and is not recommended: nothing looked at its answers yet"
-                )
-            elif trial.survived and better_variant(self.problem, trial, best):
+            if self._is_taken(trial, best):
                 winner, best = winner.with_flags(**{knob: value}), trial
         return winner
+
+    def _is_taken(self, trial: Trial, best: Trial) -> bool:
+        """Whether a variant is better and may win; also where what it would replace may not."""
+        allowed, why = may_win(self.problem, self.state.trials, trial)
+        better = trial.survived and (
+            better_variant(self.problem, trial, best) or not may_win(self.problem, self.state.trials, best)[0]
+        )
+        if why and (better or not allowed):
+            said = "is better" if allowed else "was measured and is not recommended"
+            self.state.notes.append(f"kv_cache_dtype={trial.spec.settings.kv_cache_dtype} {said}: {why}")
+        return better and allowed
 
     def _find_boundary(self, card: Card, winner: ServingConfig) -> Bracket:
         """Bisection of the highest utilisation that starts and survives the worst case."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kvplan.errors import FailureClass
 from kvplan.launch import Launch
+from kvplan.quality.sample import QualitySample
 from kvplan.tune.problem import settings_from_dict
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ class Trial:
     """Memory that vLLM's own accounting takes from the requested share before the KV cache."""
     wall_s: float = 0.0
     """Launch, load and stop together."""
+    quality: QualitySample | None = None
+    """What the server answered to the probe of the KV cache's quality; None where it was not asked."""
 
     @property
     def gpu_memory_utilization(self) -> float | None:
@@ -183,7 +186,7 @@ class Trial:
 
     def as_dict(self) -> dict[str, Any]:
         """The trial as JSON types."""
-        return {
+        record = {
             "number": self.number,
             "spec": self.spec.as_dict(),
             "status": self.status,
@@ -195,6 +198,7 @@ class Trial:
             "non_kv_bytes": self.non_kv_bytes,
             "wall_s": self.wall_s,
         }
+        return record if self.quality is None else record | {"quality": self.quality.as_dict()}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Trial:
@@ -217,6 +221,7 @@ class Trial:
             kv_cache_bytes=record["kv_cache_bytes"],
             non_kv_bytes=record["non_kv_bytes"],
             wall_s=record["wall_s"],
+            quality=None if record.get("quality") is None else QualitySample.from_dict(record["quality"]),
         )
 
 
