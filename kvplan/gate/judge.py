@@ -118,6 +118,14 @@ def version_rules_of(launch: LaunchFound, vllm_version: str | None = None) -> Ve
     return None if named is None else _rules_named(named)
 
 
+@functools.cache
+def newest_rules() -> VersionRules:
+    """The rules of the newest release that is known here, looked up once for all launches that name none."""
+    from kvplan.catalog.engines import newest_known_version, rules_for
+
+    return rules_for(newest_known_version())
+
+
 @functools.lru_cache(maxsize=256)
 def _rules_named(version: str) -> VersionRules | None:
     from kvplan.catalog.engines import rules_for
@@ -181,13 +189,13 @@ def cards_of(launch: LaunchFound, terms: Terms, gpu: str | None) -> list[str]:
 
 
 def _on_card(launch: LaunchFound, terms: Terms, model: str, card: str, vllm_version: str | None) -> Judged:
-    from kvplan.catalog.engines import newest_known_version, rules_for
+    from kvplan.catalog.engines import rules_for
     from kvplan.config.version import parse_vllm_version
 
     assumptions: list[str] = []
     named = vllm_version or launch.vllm_version
     if named is None:
-        rules = rules_for(newest_known_version())
+        rules = newest_rules()
         assumptions.append(
             f"vLLM {format_vllm_version(rules.version)}: no image tag, pin or policy names one"
         )

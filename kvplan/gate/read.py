@@ -38,10 +38,17 @@ _TOKENS: Final = (
 )
 
 
+_PARTS: Final = (b"llm", b"model", b"para", b"seqs", b"kwargs", b"utilization", b"huggingface")
+"""Each token holds one of these: seven searches a file instead of one a token, which is half of the work."""
+
+
 def is_telling(data: bytes) -> bool:
     """Whether a file holds anything that a reader looks for (a pattern would be 30 times slower)."""
     lowered = data.lower()
-    return any(token in lowered for token in _TOKENS)
+    for part in _PARTS:
+        if part in lowered:
+            return any(token in lowered for token in _TOKENS)
+    return False
 
 
 _SHELL_ENDINGS: Final = frozenset(

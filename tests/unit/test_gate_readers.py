@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvplan.gate.find import read_paths
-from kvplan.gate.read import read_text
+from kvplan.gate.read import _TOKENS, is_telling, read_text
 from kvplan.gate.repo_files import DiskFiles, inside
 from kvplan.gate.scope import against
 from kvplan.gate.terms import HowToRead
@@ -320,3 +320,9 @@ def test_commands_under_keys_of_ones_own_are_read_but_prose_is_not(tmp_path: Pat
     )
     (launch,) = read(tmp_path, "case.yaml", text)
     assert (launch.line, launch.model, flags(launch)) == (3, "a/b", {"seed": 1, "port": 9})
+
+
+@pytest.mark.parametrize("token", _TOKENS)
+def test_each_telling_word_tells_by_itself(token: bytes) -> None:
+    assert is_telling(b"a\n" + token.upper() + b"\nb")
+    assert not is_telling(b"a\n" + token[:3] + b"\nb")

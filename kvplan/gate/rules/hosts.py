@@ -163,8 +163,7 @@ def _share(launch: LaunchFound, case: Case) -> float:
     given = launch.flags.get("gpu_memory_utilization")
     if isinstance(given, int | float):
         return float(given)
-    from kvplan.catalog.engines import newest_known_version, rules_for
-    from kvplan.gate.judge import version_rules_of
+    from kvplan.gate.judge import newest_rules, version_rules_of
 
-    rules = version_rules_of(launch, case.vllm_version) or rules_for(newest_known_version())
+    rules = version_rules_of(launch, case.vllm_version) or newest_rules()
     return rules.gpu_memory_utilization
