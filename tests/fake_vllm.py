@@ -9,6 +9,7 @@ Only for what real vLLM can't be made to do on demand. Takes vLLM's own argument
   mood          one of MOODS below
   memory_bytes  how much the mood `eats_memory` touches
   kv_bytes      touched at start, like vLLM's zero-filled cache
+  worker        true: the child has a child of its own, and each dies with a word of vLLM's when its child is gone
 """
 
 # ruff: noqa: E501, D102  vLLM's lines are as long as they are; methods do what their names say
@@ -104,6 +105,7 @@ class Handler(BaseHTTPRequestHandler):
     """The routes that kvplan uses."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a stream's events go out at once, not 40 ms later
     state: State
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class names it so
@@ -252,8 +254,21 @@ def child() -> None:
     print(f"child {os.getpid()} holds {segment.name} holds sem.{name.removeprefix('/')}", flush=True)
     if MOOD is Mood.IGNORES_SIGTERM:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if SCRIPT.get("worker"):
+        worker = subprocess.Popen([sys.executable, __file__, "--worker"])
+        worker.wait()
+        die(
+            "(EngineCore pid=2) ERROR 11-29 15:07:01 [multiproc_executor.py:1] Worker proc VllmWorker-0 died "
+            "unexpectedly, shutting down executor."
+        )
     while True:
         time.sleep(3600)
+
+
+def die(last_words: str) -> None:
+    """As vLLM's processes do when the next one down the tree is gone."""
+    print(last_words, flush=True)
+    os._exit(1)
 
 
 def touch(size: int) -> mmap.mmap:
@@ -277,14 +292,28 @@ def option(name: str, default: str) -> str:
     return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
 
 
+def watch_child(process: subprocess.Popen[bytes]) -> None:
+    """End with vLLM's own words when the child that stands for EngineCore ends."""
+    process.wait()
+    die(
+        "(APIServer pid=1) ERROR 11-29 15:07:01 [core_client.py:1] Engine core proc EngineCore_DP0 died "
+        "unexpectedly, shutting down client."
+    )
+
+
+def start_child() -> None:
+    """The process that stands for EngineCore; it may have one for the worker."""
+    process = subprocess.Popen([sys.executable, __file__, "--child"], start_new_session=True)
+    if SCRIPT.get("worker"):
+        threading.Thread(target=watch_child, args=[process], daemon=True).start()
+
+
 def main() -> None:
-    if "--child" in sys.argv:
-        child()
     print("fake vLLM", os.getpid(), flush=True)
     if MOOD is Mood.IGNORES_SIGTERM:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    subprocess.Popen([sys.executable, __file__, "--child"], start_new_session=True)
+    start_child()
     if "log" in SCRIPT:
         print(Path(SCRIPT["log"]).read_text(), flush=True)
     if MOOD is Mood.DIES_WITH_LOG:
@@ -313,5 +342,15 @@ def main() -> None:
         time.sleep(3600)
 
 
+def run() -> None:
+    """As the server, or as one of its children."""
+    if "--worker" in sys.argv:
+        time.sleep(3600)
+    elif "--child" in sys.argv:
+        child()
+    else:
+        main()
+
+
 if __name__ == "__main__":
-    main()
+    run()

@@ -98,11 +98,27 @@ class GuardedProcess:
         self._say(f"stop {grace_s}")
 
     def stop(self, grace_s: float) -> None:
-        """End all of it, and return when it is gone. May be called again."""
+        """End all of it, and return when it is gone. May be called again.
+
+        Raises:
+            KeyboardInterrupt: an impatient user's, after everything is gone: the wait is bounded and short.
+        """
+        deadline = time.monotonic() + grace_s + KILL_TIMEOUT_S + 5
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                self._end(grace_s, deadline)
+            except KeyboardInterrupt as error:
+                interrupt = error
+            else:
+                break
+        if interrupt is not None:
+            raise interrupt
+
+    def _end(self, grace_s: float, deadline: float) -> None:
         self.ask_to_stop(grace_s)
         with contextlib.suppress(OSError, ValueError):
             self._stdin.close()
-        deadline = time.monotonic() + grace_s + KILL_TIMEOUT_S + 5
         while not self.gone and time.monotonic() < deadline:
             self.poll()
             time.sleep(0.02)

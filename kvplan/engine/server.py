@@ -78,6 +78,9 @@ def _started(plan: LaunchPlan, lock: HeldLock, tell: Callable[[EngineEvent], Non
         if cgroup is not None:
             stack.callback(cgroup.remove)
         process = GuardedProcess(argv(plan, port), environment(plan), plan.log_path, lock=lock, cgroup=cgroup)
+        stack.callback(
+            process.stop, 0.0
+        )  # for an interrupt before there is an engine; else it is done by then
         engine = Engine(plan, port, process, cgroup, tell)
         stack.callback(engine.stop)
         yield engine

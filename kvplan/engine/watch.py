@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -106,21 +107,34 @@ class EngineWatch:
         if told is not None and told.failure is not FailureClass.UNKNOWN:
             return told
         # A process that the kernel killed says nothing; the others only notice that it is gone.
-        if self._cgroup is None and _machine_oom_kills() > self._machine_kills:
+        if self._cgroup is None and _rose(self._machine_kills, _machine_oom_kills()):
             text = "the kernel killed processes on this machine for memory while vLLM ran"
             return Failure(FailureClass.KILLED, self.phase, text)
         status = self._process.exit_status
         if status == _SIGKILL:
-            return Failure(FailureClass.KILLED, self.phase, "vLLM was ended by SIGKILL")
+            return self._ended_by_sigkill()
         if told is not None:
             return told
         text = self._process.error or f"vLLM exited with status {status} and no word in its log"
         return Failure(FailureClass.UNKNOWN, self.phase, text)
 
+    def _ended_by_sigkill(self) -> Failure:
+        """By the kernel, for memory, or by somebody: only the first says anything about the settings."""
+        if self.kernel_kills() is None and self._machine_kills is None:
+            text = "vLLM was ended by SIGKILL; no counter of the kernel tells whether for memory"
+            return Failure(FailureClass.KILLED, self.phase, text)
+        text = "vLLM was ended by SIGKILL, and the kernel counted no kill for memory: somebody else did it"
+        return Failure(FailureClass.UNKNOWN, self.phase, text)
 
-def _machine_oom_kills() -> int:
-    """The kernel's own count since boot; 0 where it has none (before Linux 4.13)."""
-    for line in Path("/proc/vmstat").read_text().splitlines():
-        if line.startswith("oom_kill "):
-            return int(line.split()[1])
-    return 0
+
+def _rose(before: int | None, now: int | None) -> bool:
+    return before is not None and now is not None and now > before
+
+
+def _machine_oom_kills() -> int | None:
+    """The kernel's own count since boot; None where it has none (before Linux 4.13, or a sandbox)."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None

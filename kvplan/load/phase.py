@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Check = Callable[[], str | None]
 """Asked about four times a second while a load runs: a reason to stop it (the server died), or None."""
 
+GAVE_UP: Final = ("took longer than", "stalled:")
+"""How the errors of requests begin that the watchdog gave up: the server hangs."""
 _TICK_S: Final = 0.25
 _LAG_PROBE_S: Final = 0.01
 _FAILURES_IN_A_ROW: Final = 20
@@ -189,9 +191,9 @@ class Phase:
             now = time.perf_counter()
             for exchange in self._in_flight:
                 if now - exchange.started_s > self.limits.request_timeout_s:
-                    exchange.give_up(f"took longer than {self.limits.request_timeout_s:g} s")
+                    exchange.give_up(f"{GAVE_UP[0]} {self.limits.request_timeout_s:g} s")
                 elif now - exchange.heard_s > self.limits.stall_timeout_s:
-                    exchange.give_up(f"stalled: nothing came for {self.limits.stall_timeout_s:g} s")
+                    exchange.give_up(f"{GAVE_UP[1]} nothing came for {self.limits.stall_timeout_s:g} s")
             reason = self.callbacks.check() if self.callbacks.check is not None else None
             if reason is not None:
                 self._stop(reason)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kvplan.errors import KvplanError
 from kvplan.tune.recommend import Recommendation, recommend
-from kvplan.tune.replay import INTERRUPTED, recommendation_as_dict
+from kvplan.tune.replay import INTERRUPTED, explained, recommendation_as_dict
 from kvplan.tune.strategies import search_of
 
 if TYPE_CHECKING:
@@ -61,9 +63,7 @@ class TuneRun:
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
-        # An unexplained failure is no answer: a run that goes on asks again.
-        known = self.journal.contents.finished()
-        self._finished = {key: trial for key, trial in known.items() if trial.status != "failed"}
+        self._finished = explained(self.journal.contents)
         self._made = len(self.journal.contents.trials)
         self._context = self.journal.contents.header["context"]
         self._began = time.monotonic() - self.journal.contents.measured_s
@@ -88,6 +88,11 @@ class TuneRun:
         except KeyboardInterrupt:
             search.state.stopped = INTERRUPTED
             self._conclude(search.state, finished=False)
+            raise
+        except KvplanError as error:
+            search.state.stopped = error.message
+            with contextlib.suppress(KvplanError):  # the disk that is full is the journal's too
+                self._conclude(search.state, finished=False)
             raise
         return self._conclude(state, finished=True)
 
