@@ -116,6 +116,14 @@ def tune(
     min_headroom_gib: Annotated[
         float | None, typer.Option(min=0, help="The same in GiB.", rich_help_panel=_SEARCH)
     ] = None,
+    no_quality_gate: Annotated[
+        bool,
+        typer.Option(
+            "--no-quality-gate",
+            help="Let a quantised KV cache win without a look at its answers.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = False,
     max_launches: Annotated[
         int | None, typer.Option(min=1, help="Default: 14.", rich_help_panel=_SEARCH)
     ] = None,
@@ -188,6 +196,7 @@ def tune(
         knobs=knobs,
         tolerance=tolerance,
         margin=margin,
+        quality_gate=False if no_quality_gate else None,
         max_launches=max_launches,
         max_minutes=max_minutes,
         seed=seed,

@@ -45,6 +45,11 @@ def is_looked_at(problem: Problem, spec: TrialSpec) -> bool:
     return spec.phase == "probe" or (spec.phase == "knob" and base_is_quantised)
 
 
+def is_reference(spec: TrialSpec) -> bool:
+    """Whether a launch that is looked at is the unquantised one, which also shows the noise floor."""
+    return not _is_quantised(spec.settings.kv_cache_dtype)
+
+
 def may_win(problem: Problem, trials: Sequence[Trial], trial: Trial) -> tuple[bool, str]:
     """Whether a trial's settings may be recommended as far as its answers go, and why in a few words.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import shutil
 import time
@@ -18,6 +19,8 @@ from kvplan.errors import FailureClass, KvplanError, LoadError
 from kvplan.load.cores import client_off
 from kvplan.load.measure import measure_load
 from kvplan.load.records import Endpoint
+from kvplan.quality.prober import sample_quality
+from kvplan.tune.answers import is_looked_at, is_reference
 from kvplan.tune.trial import LoadResult, Trial, status_of
 from kvplan.units import format_gib
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from kvplan.load.measure import Measurement
     from kvplan.load.records import Progress, RequestRecord
     from kvplan.load.workload import Workload
+    from kvplan.quality.sample import QualitySample
     from kvplan.tune.problem import Problem
     from kvplan.tune.run import Watcher
     from kvplan.tune.trial import LoadLevel, TrialSpec
@@ -96,8 +100,14 @@ class EngineExecutor:
             if session.broken is not None:
                 failure, evidence = FailureClass.UNKNOWN, session.broken
         except (EngineStartError, EngineDiedError) as error:
-            session.launch = error.launch
-            failure, evidence = error.failure, error.decisive_line or error.message
+            why = error.decisive_line or error.message
+            if session.quality is None:
+                session.launch, failure, evidence = error.launch, error.failure, why
+            else:
+                # The loads were answered whole: dying of the questions after them is no fault of settings.
+                session.quality = dataclasses.replace(
+                    session.quality, error=f"vLLM died of the questions: {why}"
+                )
         except LoadError as error:
             failure, evidence = FailureClass.UNKNOWN, error.message
         self._remember(session.launch)
@@ -112,6 +122,7 @@ class EngineExecutor:
             kv_cache_bytes=session.kv_cache_bytes or spec.settings.kv_cache_memory_bytes,
             non_kv_bytes=session.non_kv_bytes,
             wall_s=round(time.monotonic() - (self._started or began), 3),
+            quality=session.quality,
         )
 
     def _remember(self, launch: Launch | None) -> None:
@@ -146,6 +157,7 @@ class _Session:
         self.non_kv_bytes: int | None = None
         self.broken: str | None = None
         """Why the loads ended although vLLM lives: requests failed, or nothing was answered."""
+        self.quality: QualitySample | None = None
         self._executor = executor
         self._folder = folder
         self._spec = spec
@@ -166,6 +178,14 @@ class _Session:
                     ({"at_s": t, "bytes": b} for t, b in engine.memory_series()),
                 )
             self.launch = engine.launch
+        if self.broken is None and is_looked_at(self._executor.problem, self._spec):
+            # After the record of the launch: the probe's memory is not the load's.
+            self._executor.tell("looking at its answers")
+            endpoint = Endpoint(engine.base_url, engine.served_model_name, engine.api_key)
+            longest = self._executor.problem.max_model_len
+            self.quality = asyncio.run(
+                sample_quality(endpoint, longest, with_repeat=is_reference(self._spec))
+            )
 
     def _account(self, engine: Engine) -> None:
         problem, facts = self._executor.problem, engine.launch.facts

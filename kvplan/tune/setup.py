@@ -58,6 +58,8 @@ class TuneRequest:
     """Any other flag of vLLM's, each with its values, the base first."""
     tolerance: float | None = None
     margin: float | None = None
+    quality_gate: bool | None = None
+    """False lets a quantised KV cache win without a look at its answers."""
     seed: int | None = None
     max_launches: int | None = None
     max_minutes: float | None = None
@@ -122,6 +124,7 @@ def prepare(request: TuneRequest, workload: Workload | None = None) -> Prepared:
         tolerance=TOLERANCE if request.tolerance is None else request.tolerance,
         margin=MARGIN if request.margin is None else request.margin,
         prove_low_end=request.demo,
+        quality_gate=request.quality_gate is not False,
         seed=request.seed or 0,
     )
     _check(problem, planned)
@@ -206,6 +209,7 @@ def as_begun(request: TuneRequest, header: Mapping[str, Any]) -> Prepared | None
             strategy=request.strategy or then.strategy,
             tolerance=then.tolerance if request.tolerance is None else request.tolerance,
             margin=then.margin if request.margin is None else request.margin,
+            quality_gate=then.quality_gate if request.quality_gate is None else request.quality_gate,
             seed=then.seed if request.seed is None else request.seed,
         ),
         None if names_lengths else workload_from_record(header["context"]["workload"]),
