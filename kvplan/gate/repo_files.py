@@ -1,4 +1,4 @@
-"""Files of one repository, read from disk or from a commit, and never from outside.
+"""Files of one repository, and never from outside; here those of the working tree.
 
 A path that leaves the root (`..`, absolute, `~`, a symlink that points out) is not opened; the caller is
 told.
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import posixpath
-import subprocess
 from pathlib import Path
 from typing import Final, Protocol
 
-from kvplan.errors import InputError
 from kvplan.gate.taint import clean_input
 
 MAX_FILE_BYTES: Final = 8 * 1024 * 1024
@@ -129,76 +127,3 @@ class NotedFiles:
     def occupied(self, path: str) -> bool:
         """Whether anything has that path."""
         return self._files.occupied(path)
-
-
-class GitFiles:
-    """The tree of one commit, read with `git cat-file`: nothing is checked out and no hook or filter runs."""
-
-    def __init__(self, root: Path, commit: str) -> None:
-        self._root = root
-        self._commit = commit
-        self._names: frozenset[str] | None = None
-
-    def names(self) -> frozenset[str]:
-        """All regular files of the commit (links and submodules are left out)."""
-        if self._names is None:
-            out = git(self._root, "ls-tree", "-r", "-z", "--full-tree", self._commit)
-            entries = (entry.partition("\t") for entry in out.split("\0") if entry)
-            self._names = frozenset(path for meta, _, path in entries if meta.startswith("100"))
-        return self._names
-
-    def read(self, path: str) -> str | None:
-        """The text of the file in that commit."""
-        if path not in self.names():
-            return None
-        result = subprocess.run(
-            ["git", *GIT_SAFE, "-C", str(self._root), "cat-file", "blob", f"{self._commit}:{path}"],  # noqa: S607
-            capture_output=True,
-            check=False,
-            timeout=60,
-        )
-        if result.returncode or len(result.stdout) > MAX_FILE_BYTES:
-            return None
-        return decode(result.stdout)
-
-    def exists(self, path: str) -> bool:
-        """Whether the commit has the file."""
-        return path in self.names()
-
-    def occupied(self, path: str) -> bool:
-        """Whether the commit has anything of that path: links and submodules count."""
-        return bool(git(self._root, "ls-tree", "-z", "--full-tree", self._commit, "--", path))
-
-
-GIT_SAFE: Final = (
-    "--no-pager",
-    "-c",
-    "core.fsmonitor=false",
-    "-c",
-    "core.hooksPath=/dev/null",
-    "-c",
-    "core.quotePath=false",
-)
-
-
-def git(root: Path, *arguments: str) -> str:
-    """What git answers.
-
-    Raises:
-        InputError: git is missing or says no; its last line is the message.
-    """
-    try:
-        result = subprocess.run(
-            ["git", *GIT_SAFE, "-C", str(root), *arguments],  # noqa: S607  the user's git
-            capture_output=True,
-            check=False,
-            timeout=120,
-        )
-    except FileNotFoundError:
-        raise InputError("git is not installed", "give files instead of --base") from None
-    except subprocess.TimeoutExpired:
-        raise InputError(f"git {arguments[0]} did not answer within 120 s") from None
-    if result.returncode:
-        lines = result.stderr.decode(errors="replace").strip().splitlines()
-        raise InputError(f"git {arguments[0]}: {lines[-1] if lines else 'failed'}")
-    return result.stdout.decode(errors="replace")

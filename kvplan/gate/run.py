@@ -10,8 +10,9 @@ from kvplan.config.project_file import FILE_NAME
 from kvplan.errors import InputError
 from kvplan.gate import find, scope
 from kvplan.gate.found import Found
+from kvplan.gate.git_files import GitFiles, git
 from kvplan.gate.policy import NO_POLICY, load_policy
-from kvplan.gate.repo_files import DiskFiles, GitFiles, decode, git
+from kvplan.gate.repo_files import DiskFiles, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +144,8 @@ def _policy(asked: Asked) -> tuple[Policy, list[str]]:
         raise InputError(
             f"--base {asked.base}: no such commit here", "fetch the base branch with its history"
         ) from None
-    policy = load_policy(GitFiles(root, tip.strip()), today=asked.day, where=f"{asked.base}:")
+    with GitFiles(root, tip.strip()) as files:
+        policy = load_policy(files, today=asked.day, where=f"{asked.base}:")
     if policy is None and (root / FILE_NAME).is_file():
         note = f"{asked.base} has no {FILE_NAME}: the one of this change counts once it is merged"
         return NO_POLICY, [note]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvplan.gate import find
 from kvplan.gate.found import Found
-from kvplan.gate.repo_files import git
+from kvplan.gate.git_files import git
 from kvplan.gate.terms import AS_WRITTEN
 
 if TYPE_CHECKING:

@@ -1,0 +1,93 @@
+"""Files of a commit and of a working tree, as git names and keeps them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kvplan.errors import InputError
+from kvplan.gate.find import read_commit, read_tree, repository_root, tree_files
+from kvplan.gate.git_files import GitFiles
+from kvplan.gate.repo_files import MAX_FILE_BYTES
+
+SERVE = "vllm serve Qwen/Qwen2.5-7B-Instruct --max-model-len 8192\n"
+USER = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+
+
+def git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *USER, *arguments],  # noqa: S607  the user's git
+        cwd=root,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+def commit(root: Path) -> str:
+    git(root, "init", "-q", "-b", "main")
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "base")
+    return git(root, "rev-parse", "HEAD")
+
+
+def test_a_commits_files_are_read_one_after_the_other(tmp_path: Path) -> None:
+    for i in range(40):
+        (tmp_path / f"{i}.sh").write_text(f"vllm serve a/b --max-num-seqs {i + 1}\n")
+    (tmp_path / "link.sh").symlink_to("0.sh")
+    (tmp_path / "empty.sh").write_text("")
+    head = commit(tmp_path)
+    (tmp_path / "0.sh").write_text("changed since\n")
+    with GitFiles(tmp_path, head) as files:
+        assert files.names() == {*(f"{i}.sh" for i in range(40)), "empty.sh"}
+        assert [files.read(f"{i}.sh") for i in range(40)] == [
+            f"vllm serve a/b --max-num-seqs {i + 1}\n" for i in range(40)
+        ]
+        assert (files.read("empty.sh"), files.read("link.sh"), files.read("none.sh")) == ("", None, None)
+        assert files.occupied("link.sh")
+        assert not files.exists("link.sh")
+
+
+def test_a_file_of_a_commit_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text(SERVE)
+    (tmp_path / "large.sh").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    head = commit(tmp_path)
+    with GitFiles(tmp_path, head) as files:
+        assert files.read("large.sh") is None
+        assert files.read("a.sh") == SERVE
+
+
+def test_an_object_that_the_clone_lacks_is_an_error_and_no_absent_file(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text(SERVE)
+    head = commit(tmp_path)
+    name = git(tmp_path, "rev-parse", "HEAD:a.sh")
+    (tmp_path / ".git" / "objects" / name[:2] / name[2:]).unlink()
+    with pytest.raises(InputError, match="this clone lacks the object"):
+        read_commit(tmp_path, head)
+
+
+def test_names_that_are_no_utf8_are_read_from_disk_and_from_a_commit(tmp_path: Path) -> None:
+    name = os.fsdecode(b"serve-\xff.sh")
+    (tmp_path / name).write_text(SERVE)
+    head = commit(tmp_path)
+    assert [launch.path for launch in read_tree(tmp_path, tree_files(tmp_path)).launches] == [name]
+    assert [launch.path for launch in read_commit(tmp_path, head).launches] == [name]
+
+
+def test_the_root_is_the_one_that_git_names(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    assert repository_root(inner) == inner
+    (inner / "a.sh").write_text(SERVE)
+    commit(tmp_path)
+    (tmp_path / "a" / ".git").mkdir()  # an empty folder of that name is no repository
+    tree = tmp_path.parent / f"{tmp_path.name}-tree"
+    git(tmp_path, "worktree", "add", "-q", str(tree))
+    (tmp_path.parent / f"{tmp_path.name}-link").symlink_to(inner)
+    for folder in (tmp_path, inner, tree / "a" / "b", tmp_path.parent / f"{tmp_path.name}-link"):
+        assert repository_root(folder) == Path(git(folder, "rev-parse", "--show-toplevel"))
+    assert repository_root(inner / "a.sh") == tmp_path
