@@ -1,8 +1,9 @@
-"""Start-up of `kvplan estimate` against an empty typer app, whole processes in alternation.
+"""Start-up of `kvplan estimate` and `kvplan check` against an empty typer app, processes in alternation.
 
     python tests/bench/startup.py [--runs 25] [--peer "kvfit estimate …" …]
 
-Prints medians, the difference and the peak resident size. Peers, if given, run in the same rotation.
+`check` judges one launch of a repository, with and without a policy. Prints medians, the difference and the
+peak resident size. Peers, if given, run in the same rotation.
 """
 
 from __future__ import annotations
@@ -11,16 +12,39 @@ import argparse
 import os
 import shlex
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 EMPTY_APP = "import typer\napp = typer.Typer()\n@app.command()\ndef main() -> None: ...\napp()\n"
+LAUNCH = "vllm serve Qwen/Qwen2.5-7B-Instruct --max-model-len 8192 --gpu-memory-utilization 0.9\n"
+POLICY = """\
+gpu: l40s
+vllm_version: 0.32.0
+workload: chat
+target_concurrency: 8
+min_headroom_gib: 0.5
+rules: {KVP007: off}
+paths:
+  - {match: [serve.sh], require_judged: true, require_launch: true}
+"""
 
 
-def run(argv: list[str]) -> tuple[float, float, int]:
+def repository(folder: Path, policy: str | None) -> Path:
+    """A git repository with one launch."""
+    folder.mkdir()
+    (folder / "serve.sh").write_text(LAUNCH)
+    if policy is not None:
+        (folder / ".kvplan.yaml").write_text(policy)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)  # noqa: S607  the user's git
+    return folder
+
+
+def run(argv: list[str], folder: Path) -> tuple[float, float, int]:
     """Wall and CPU seconds (a busy machine stretches these less) and peak resident KiB of one process."""
+    os.chdir(folder)
     begin = time.perf_counter()
     pid = os.posix_spawn(
         argv[0],
@@ -47,18 +71,23 @@ def main() -> None:
         python = sys.executable
         kvplan = [python, str(Path(python).with_name("kvplan"))]  # the installed command, as users start it
         estimate = [*kvplan, "estimate", "--model", "qwen2-7b", "--gpu", "4090"]
+        here = Path(folder)
+        plain, governed = repository(here / "plain", None), repository(here / "governed", POLICY)
         commands = {
-            "empty typer app": [python, str(empty)],
-            "kvplan estimate": estimate,
-            "kvplan estimate --format json": [*estimate, "--format", "json"],
-            "kvplan --help": [*kvplan, "--help"],
-        } | {peer: shlex.split(peer) for peer in options.peer}
+            "empty typer app": ([python, str(empty)], here),
+            "kvplan estimate": (estimate, here),
+            "kvplan estimate --format json": ([*estimate, "--format", "json"], here),
+            "kvplan --help": ([*kvplan, "--help"], here),
+            "kvplan check --gpu l40s": ([*kvplan, "check", "--gpu", "l40s"], plain),
+            "kvplan check, with a policy": ([*kvplan, "check"], governed),
+        } | {peer: (shlex.split(peer), here) for peer in options.peer}
         results: dict[str, list[tuple[float, float, int]]] = {name: [] for name in commands}
-        for argv in commands.values():
-            run(argv)  # byte code and the profile index are made
+        for argv, where in commands.values():
+            run(argv, where)  # byte code and the profile index are made
         for _ in range(options.runs):
-            for name, argv in commands.items():
-                results[name].append(run(argv))
+            for name, (argv, where) in commands.items():
+                results[name].append(run(argv, where))
+        os.chdir("/")
     floors = [statistics.median(r[i] for r in results["empty typer app"]) for i in (0, 1)]
     print(f"{'':32}  wall s  above empty  min..max      CPU s  above empty  peak MiB")
     for name, runs in results.items():
