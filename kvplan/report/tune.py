@@ -110,8 +110,16 @@ class TuneReport:
             "recommendation": dataclasses.asdict(self.recommendation),
             "command": self.command,
             "vllm_yaml": self.yaml,
-            "trials": [trial.as_dict() for trial in self.trials],
+            "trials": [_without_scores(trial.as_dict()) for trial in self.trials],
             "launches": len(self.trials),
             "wall_s": self.wall_s,
             "warnings": list(self.warnings),
         }
+
+
+def _without_scores(trial: dict[str, Any]) -> dict[str, Any]:
+    """The trial without its thousands of log-probabilities: they are in the journal."""
+    quality = trial.get("quality")
+    if quality is None:
+        return trial
+    return trial | {"quality": {k: v for k, v in quality.items() if k not in {"first", "repeat"}}}

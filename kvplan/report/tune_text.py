@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.report.quality import HEADER, LEFT, quality_line, quality_rows
 from kvplan.report.table import render_table
 from kvplan.units import GIB, format_bytes, format_duration, format_gib
 
@@ -47,6 +48,7 @@ def render_text(report: TuneReport, *, markdown: bool) -> str:
         ("Memory boundary", _boundary(report, markdown=markdown)),
         ("One server under rising load", _curve(report, markdown=markdown)),
         ("What each knob bought, one at a time", _effects(report, markdown=markdown)),
+        ("Answers of the quantised KV cache", _answers(report, markdown=markdown)),
         ("Predicted beside measured", _predictions(report, markdown=markdown)),
         ("Launches", _launches(report, markdown=markdown)),
         ("Failures and their evidence", _failures(report, markdown=markdown)),
@@ -253,6 +255,17 @@ def _effect_row(effect: KnobEffect) -> tuple[str, ...]:
         tokens,
         effect.verdict,
     )
+
+
+def _answers(report: TuneReport, *, markdown: bool) -> str | None:
+    found = report.recommendation.quality
+    if not found:
+        return None
+    bullet = "- " if markdown else "  "
+    lines = [f"{bullet}{quality_line(finding)}" for finding in found]
+    rows = quality_rows(found)
+    table = render_table(HEADER, rows, left=LEFT, markdown=markdown) + "\n\n" if rows else ""
+    return table + "\n".join(lines)
 
 
 def _predictions(report: TuneReport, *, markdown: bool) -> str | None:

@@ -10,6 +10,7 @@ import pytest
 
 from kvplan.memory.hardware import cpu_spec
 from kvplan.quality.sample import QualitySample, Run, Step, TextScore
+from kvplan.report.quality import quality_line, quality_rows
 from kvplan.tune.answers import is_looked_at
 from kvplan.tune.assumed import AssumedServer
 from kvplan.tune.problem import Lengths, Problem, Space
@@ -172,3 +173,27 @@ def test_the_journal_gives_trial_and_verdict_back_as_they_were() -> None:
     trial = next(t for t in state.trials if t.quality is not None)
     assert Trial.from_dict(json.loads(json.dumps(trial.as_dict()))) == trial
     assert recommendation_from_dict(json.loads(json.dumps(recommendation_as_dict(answer)))) == answer
+
+
+def test_the_report_shows_every_measure_with_its_limit_and_keeps_the_scores_out() -> None:
+    _, answer = tuned(PROBLEM)
+    rows = quality_rows(answer.quality)
+    # Twelve passages of three tokens; 0.01 against 0.001 by turns: 0.009 beyond the repeat, in every passage.
+    assert rows[0] == (
+        "mean move of a token's log-probability, nat (36 tokens)",
+        "fp8",
+        "0.0010",
+        "0.0100",
+        "0.0090 to 0.0090",
+        "0.1000",
+        "passes",
+    )
+    assert rows[-1][2:] == ("20", "20", "up to 14% lost", "none lost", "passes")
+    assert quality_line(answer.quality[0]).startswith("fp8 (trial 2 against trial 1): passes")
+
+
+def test_an_unread_cache_is_not_told_as_like_a_repeat() -> None:
+    _, answer = tuned(PROBLEM, moved=0.0)
+    line = quality_line(answer.quality[0])
+    assert "undecided: not one number differs" in line
+    assert "repeat" not in line

@@ -112,7 +112,9 @@ def _fp8_verdict(report: TuneReport, card: TunedCard) -> str:
         return "Not known: this run did not try it, and nothing shows that the answers stay good."
     settings = report.recommendation.settings or {}
     if report.recommendation.met and str(settings.get("kv_cache_dtype", "")).startswith("fp8"):
-        return f"Yes: this run recommends it ({effect.verdict}: {effect.why})"
+        passed = any(f.verdict.outcome == "passes" for f in report.recommendation.quality)
+        said = "Yes: this run recommends it" if passed else "Chosen, and not shown to be safe"
+        return f"{said} ({effect.verdict}: {effect.why})"
     if effect.verdict == "failed":
         return f"No: it failed here ({effect.why})"
     return f"Not shown to be safe: {effect.why}."

@@ -12,6 +12,7 @@ from kvplan.report.html.pareto import candidates
 from kvplan.report.html.samples import memory_series
 from kvplan.report.html.tuned_card import planner_of
 from kvplan.report.html.words import listed
+from kvplan.report.quality import quality_line
 from kvplan.report.tune_text import utilization
 from kvplan.tune.problem import settings_from_dict
 from kvplan.units import format_gib
@@ -95,6 +96,14 @@ def sections(report: TuneReport, folder: Path) -> Iterator[Section]:
         tables.effects_table(answer.effects),
         "n/a: no other value of a knob was tried.",
     )
+    if answer.quality:
+        yield Section(
+            "answers",
+            "Answers of the quantised KV cache",
+            ". ".join(quality_line(finding) for finding in answer.quality) + ".",
+            table=tables.quality_table(answer.quality),
+            missing="n/a: nothing could be compared.",
+        )
     yield _memory_section(report, folder)
     yield Section(
         "predictions",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvplan.report.html.figures import swatch
 from kvplan.report.html.ledger import TITLES
 from kvplan.report.html.words import finite, gib_column
+from kvplan.report.quality import HEADER, LEFT, quality_rows
 from kvplan.report.tune_text import UNKNOWN, changed_flags, figure, gib, percent, utilization
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from kvplan.report.html.ledger import Ledger
     from kvplan.report.html.pareto import Candidate
     from kvplan.report.tune import TuneReport
+    from kvplan.tune.answers import QualityFinding
     from kvplan.tune.recommend import BoundaryEnd, KnobEffect, LoadSummary, Prediction
     from kvplan.tune.trial import Trial
 
@@ -158,6 +160,12 @@ def _effect_row(effect: KnobEffect) -> tuple[str, ...]:
         effect.verdict,
         effect.why,
     )
+
+
+def quality_table(findings: Sequence[QualityFinding]) -> Table | None:
+    """How the answers of each quantised cache compare with those of the unquantised one."""
+    rows = tuple(quality_rows(findings))
+    return Table("Answers, measure by measure", HEADER, rows, frozenset(LEFT)) if rows else None
 
 
 def predictions_table(predictions: Sequence[Prediction]) -> Table | None:
