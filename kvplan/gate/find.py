@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kvplan.config.project_file import FILE_NAME
 from kvplan.errors import InputError
 from kvplan.gate.found import Comment, Found, NotRead
 from kvplan.gate.git_files import GitFiles, git
@@ -60,7 +61,10 @@ def tree_files(root: Path, below: str = "") -> list[str]:
     names = _git_names(root, below)
     if names is None:
         names = list(_walk(root, below))
-    return sorted(name for name in names if is_candidate_name(name) and not _vendored(name))
+    # The policy speaks of launches and holds none.
+    return sorted(
+        name for name in names if is_candidate_name(name) and not _vendored(name) and name != FILE_NAME
+    )
 
 
 def _vendored(path: str) -> bool:

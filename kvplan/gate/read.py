@@ -250,52 +250,76 @@ def _repaired(reading: Reading, error: YamlError) -> list[Node]:
     return []
 
 
-def _read_document(reading: Reading, doc: Node, maps: dict[tuple[str, str], str]) -> None:  # noqa: C901, PLR0912  one branch a kind
-    from kvplan.gate.readers import (
-        ansible,
-        kustomize,
-        ray,
-        sweeps,
-        text_jobs,
-        values,
-        vllm_config,
-    )
-    from kvplan.gate.readers import (
-        compose as compose_files,
-    )
-    from kvplan.gate.readers.kubernetes import is_manifest, read_manifest
+def _read_document(reading: Reading, doc: Node, maps: dict[tuple[str, str], str]) -> None:
+    """By what the document is; the readers of a kind are imported when it is that kind's turn."""
+    if _read_cluster(reading, doc, maps) or _read_stack(reading, doc) or _read_job(reading, doc):
+        return
+    from kvplan.gate.readers import ray, vllm_config
+
+    if ray.read_llm_configs(reading, doc, "ray-serve"):
+        return
+    if vllm_config.is_vllm_config(doc):
+        vllm_config.read_vllm_config(reading, doc)
+        return
+    from kvplan.gate.readers import text_jobs, values
+
+    if values.is_kubeai_values(doc):
+        values.read_kubeai_values(reading, doc)
+    before = len(reading.launches)
+    values.read_loose_containers(reading, doc, "yaml")
+    if len(reading.launches) == before:
+        text_jobs.read_scripts(reading, doc, "yaml")
+
+
+def _read_cluster(reading: Reading, doc: Node, maps: dict[tuple[str, str], str]) -> bool:
+    """Kustomizations and manifests of Kubernetes."""
+    from kvplan.gate.readers import kubernetes, kustomize
 
     if kustomize.is_kustomization(reading.path, doc):
         kustomize.read_kustomization(reading, doc)
-    elif is_manifest(doc):
-        before = len(reading.launches)
-        read_manifest(reading, doc, maps)
-        if len(reading.launches) == before:
-            values.read_loose_containers(reading, doc, f"k8s-{(doc.text_of('kind') or '').lower()}")
-    elif compose_files.is_compose(doc):
+        return True
+    if not kubernetes.is_manifest(doc):
+        return False
+    before = len(reading.launches)
+    kubernetes.read_manifest(reading, doc, maps)
+    if len(reading.launches) == before:
+        from kvplan.gate.readers import values
+
+        values.read_loose_containers(reading, doc, f"k8s-{(doc.text_of('kind') or '').lower()}")
+    return True
+
+
+def _read_stack(reading: Reading, doc: Node) -> bool:
+    """Compose files, and values of charts that are known by name."""
+    from kvplan.gate.readers import compose as compose_files
+
+    if compose_files.is_compose(doc):
         compose_files.read_compose(reading, doc)
-    elif values.is_production_stack(doc):
+        return True
+    from kvplan.gate.readers import values
+
+    if values.is_production_stack(doc):
         values.read_production_stack(reading, doc)
     elif values.is_modelservice(doc):
         values.read_modelservice(reading, doc)
-    elif text_jobs.is_workflow(doc):
-        text_jobs.read_workflow(reading, doc)
-    elif text_jobs.is_sky(doc):
-        text_jobs.read_sky(reading, doc)
-    elif text_jobs.is_llama_swap(doc):
-        text_jobs.read_llama_swap(reading, doc)
-    elif ansible.is_ansible(doc):
-        ansible.read_ansible(reading, doc)
-    elif sweeps.is_sweep(doc):
-        sweeps.read_sweep(reading, doc)
-    elif ray.read_llm_configs(reading, doc, "ray-serve"):
-        return
-    elif vllm_config.is_vllm_config(doc):
-        vllm_config.read_vllm_config(reading, doc)
     else:
-        if values.is_kubeai_values(doc):
-            values.read_kubeai_values(reading, doc)
-        before = len(reading.launches)
-        values.read_loose_containers(reading, doc, "yaml")
-        if len(reading.launches) == before:
-            text_jobs.read_scripts(reading, doc, "yaml")
+        return False
+    return True
+
+
+def _read_job(reading: Reading, doc: Node) -> bool:
+    """Files whose values are scripts: workflows, jobs, playbooks, sweeps."""
+    from kvplan.gate.readers import ansible, sweeps, text_jobs
+
+    kinds = (
+        (text_jobs.is_workflow, text_jobs.read_workflow),
+        (text_jobs.is_sky, text_jobs.read_sky),
+        (text_jobs.is_llama_swap, text_jobs.read_llama_swap),
+        (ansible.is_ansible, ansible.read_ansible),
+        (sweeps.is_sweep, sweeps.read_sweep),
+    )
+    for is_one, read_one in kinds:
+        if is_one(doc):
+            read_one(reading, doc)
+            return True
+    return False
