@@ -7,8 +7,9 @@ linear layer gets, and in which type.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kvplan.architecture.module_names import NameSet
 from kvplan.errors import InputError, UnsupportedModelError
@@ -41,6 +42,8 @@ class WeightFormat:
     """Bits of a zero point; 0 is none."""
     symmetric: bool = False
     """Whether the zero points are all the same: some kernels drop them."""
+    scales_per_scale: int = 0
+    """Scales that share a float32 because they are quantised themselves (bitsandbytes); 0: they are not."""
     marlin_scales: bool = False
     """Whether Marlin, on cards without FP8 arithmetic, keeps a scale of the model's dtype for each output."""
 
@@ -59,7 +62,9 @@ class WeightFormat:
             return values, parts * scale
         groups = 1 if self.group == WHOLE_ROW else cdiv(inputs, self.group)
         zeros = cdiv(outputs * groups * self.zero_bits, 8)
-        return (values, cdiv(outputs, self.rows) * groups * scale, *((zeros,) if zeros else ()))
+        scales = cdiv(outputs, self.rows) * groups
+        outer = 4 * cdiv(scales, self.scales_per_scale) if self.scales_per_scale else 0
+        return (values, scales * scale, *(size for size in (outer, zeros) if size))
 
 
 def grouped(bits: int, group: int, *, zeros: bool, name: str, symmetric: bool = False) -> WeightFormat:
@@ -76,6 +81,11 @@ MXFP4: Final = WeightFormat("MXFP4", 4, 32, scale_bytes=1)
 MXFP8: Final = WeightFormat("MXFP8", 8, 32, scale_bytes=1)
 NVFP4: Final = WeightFormat("NVFP4", 4, 16, scale_bytes=1)
 NF4: Final = WeightFormat("bitsandbytes 4-bit", 4, 64, scale_bytes=4)
+NF4_DOUBLE: Final = WeightFormat(
+    "bitsandbytes 4-bit, scales in 8 bits", 4, 64, scale_bytes=1, scales_per_scale=256
+)
+_SCALES_DEQUANTISED: Final = (0, 9, 2)
+"""From here on vLLM turns doubly quantised scales into float32 when it loads (pull request 19742)."""
 
 
 def fp8_block(rows: int, columns: int, scale_bytes: int = 4) -> WeightFormat:
@@ -83,6 +93,11 @@ def fp8_block(rows: int, columns: int, scale_bytes: int = 4) -> WeightFormat:
     return WeightFormat(
         f"FP8, {rows} x {columns} blocks", 8, columns, rows, scale_bytes=scale_bytes, marlin_scales=True
     )
+
+
+FROM_NAME: Final = "kvplan_from_name"
+"""Key of a `quantization_config` that a checkpoint's name was taken to mean: nobody read its own. The value
+says whether all recipes of the format leave the same layers alone (`standard`) or not (`varies`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +114,8 @@ class QuantizationPlan:
     """Of the output head, which stays as it is unless the file says otherwise."""
     online: bool = False
     """Quantised by vLLM while it loads an unquantised checkpoint."""
+    from_name: Literal["standard", "varies"] | None = None
+    """Concluded from the checkpoint's name, see `FROM_NAME`; None: the checkpoint's own."""
     notes: tuple[str, ...] = field(default_factory=tuple)
 
     def split(
@@ -197,7 +214,9 @@ def _mxfp4(quant: Mapping[str, Any]) -> QuantizationPlan:
 
 
 def _bitsandbytes(quant: Mapping[str, Any]) -> QuantizationPlan:
-    form = INT8_CHANNEL if quant.get("load_in_8bit") else NF4
+    form = NF4_DOUBLE if quant.get("scales_in_8_bits") else NF4
+    if quant.get("load_in_8bit"):
+        form = INT8_CHANNEL
     rules = _ignored(quant.get("llm_int8_skip_modules"))
     return QuantizationPlan("bitsandbytes", form, form, rules)
 
@@ -397,7 +416,10 @@ def quantization_plan(
             f"--quantization {quantization} does not fit the checkpoint, which is {method}",
             "leave the flag out: vLLM reads the method from config.json",
         )
-    return _METHODS[method](quant)
+    if method == "bitsandbytes" and quant.get("bnb_4bit_use_double_quant"):
+        quant = {**quant, "scales_in_8_bits": vllm_version < _SCALES_DEQUANTISED}
+    plan = _METHODS[method](quant)
+    return plan if FROM_NAME not in quant else dataclasses.replace(plan, from_name=quant[FROM_NAME])
 
 
 def _kin(wanted: str, method: str) -> bool:
@@ -412,6 +434,9 @@ def _online_plan(quantization: str | None, vllm_version: VllmVersion) -> Quantiz
     _check_version(str(quantization), vllm_version)
     if quantization in _ONLINE:
         linear, experts = _ONLINE[quantization]
+        if quantization == "bitsandbytes" and vllm_version < _SCALES_DEQUANTISED:
+            # model_loader/loader.py of those versions: `quantize_4bit(..., compress_statistics=True)`.
+            linear = experts = NF4_DOUBLE
         return QuantizationPlan(str(quantization), linear, experts, online=True)
     if quantization in _METHODS or quantization in _SAME_AS:
         raise InputError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvplan.architecture.quantization import FROM_NAME
 from kvplan.architecture.stored_weights import StoredWeights
 from kvplan.catalog import index
 from kvplan.catalog.model_source import ModelSource
@@ -14,6 +16,7 @@ from kvplan.errors import InputError, KvplanError, UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kvplan.catalog.families import Quantization
     from kvplan.catalog.index import ProfileIndex
 
 
@@ -128,11 +131,17 @@ def _family_of(query: str, profiles_dir: str | None) -> ModelSource | None:
     from kvplan.catalog import families
 
     catalogue = index.indexes(profiles_dir)
+    apart = families.take_apart(query)
     same = _by_family_key(families.family_key(query), query, catalogue)
     if same is not None:
         note = f"{query} is taken for a copy of {same['id']}, by its name: its own config.json was not read"
-        return _renamed(query, same, note)
-    apart = families.take_apart(query)
+        renamed = _renamed(query, same, note)
+        if apart.quantization is None or "/" not in query:
+            return renamed
+        # Two organisations that quantise a model by the same name need not leave the same layers alone.
+        concluded = _concluded(same["config"].get("quantization_config") or {}, apart.quantization)
+        config = {**same["config"], "quantization_config": concluded}
+        return dataclasses.replace(renamed, config=config, weights=None)
     original = _by_family_key(apart.model, query, catalogue)
     if original is None or apart.quantization is None:
         return None
@@ -143,10 +152,16 @@ def _family_of(query: str, profiles_dir: str | None) -> ModelSource | None:
     )
     if not apart.quantization.standard:
         note += "; recipes of this format differ in the layers they leave alone"
-    config = {**original["config"], "quantization_config": apart.quantization.config}
+    concluded = _concluded(apart.quantization.config, apart.quantization)
+    config = {**original["config"], "quantization_config": concluded}
     return ModelSource(
         id=query, kind="profile", config=config, source=f"geometry of {original['id']}", notes=(note,)
     )
+
+
+def _concluded(config: Mapping[str, Any], quantization: Quantization) -> dict[str, Any]:
+    """A `quantization_config` that says of itself that it was concluded from a name."""
+    return {**config, FROM_NAME: "standard" if quantization.standard else "varies"}
 
 
 def _by_family_key(wanted: str, query: str, catalogue: Sequence[ProfileIndex]) -> Mapping[str, Any] | None:

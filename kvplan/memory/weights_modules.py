@@ -9,7 +9,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kvplan.architecture.quantization import MXFP4, WHOLE_ROW, WHOLE_TENSOR, QuantizationPlan, WeightFormat
+from kvplan.architecture.quantization import (
+    MXFP4,
+    NVFP4,
+    WHOLE_ROW,
+    WHOLE_TENSOR,
+    QuantizationPlan,
+    WeightFormat,
+)
 from kvplan.units import cdiv, round_up
 
 if TYPE_CHECKING:
@@ -92,7 +99,14 @@ def merged_tensors(
 
 def rank_modules(merged: Iterable[MergedTensors], rank: Rank) -> list[Module]:
     """The modules of one rank: divided, packed, padded."""
-    return [_module(one, rank) for one in merged]
+    found = tuple(merged)
+    gated = any(one.parts[0].role == "expert_column" and _is_gated(one) for one in found)
+    return [_module(one, rank, gated=gated) for one in found]
+
+
+def _is_gated(merged: MergedTensors) -> bool:
+    """Whether an expert's first product holds gate and up: two tensors, or one of that name."""
+    return len(merged.parts) > 1 or "gate_up" in merged.parts[0].name
 
 
 def _formats(
@@ -107,7 +121,7 @@ def _formats(
     return plan.split(name, tensor.layers, expert=tensor.role.startswith("expert"))
 
 
-def _module(merged: MergedTensors, rank: Rank) -> Module:
+def _module(merged: MergedTensors, rank: Rank, *, gated: bool) -> Module:
     first, form = merged.parts[0], merged.form
     expert = first.role.startswith("expert")
     number = 1
@@ -125,6 +139,8 @@ def _module(merged: MergedTensors, rank: Rank) -> Module:
         if expert and form is MXFP4:
             sizes, extra = _mxfp4_experts(rows, columns, first, rank)
         else:
+            if expert and form is NVFP4:
+                rows, columns = _nvfp4_expert_shape(rows, columns, first, rank, gated=gated)
             sizes = _kept(form, rows, columns, len(merged.parts), rank)
             extra = ()
             if first.name.endswith(_DEQUANTISED):
@@ -163,10 +179,30 @@ def _kept(form: WeightFormat, rows: int, columns: int, parts: int, rank: Rank) -
     if form.marlin_scales and rank.capability < (8, 9):
         # quantization/utils/marlin_utils_fp8.py: scales of every output, in the model's dtype.
         rest = [rows * groups * rank.dtype_bytes]
-    if form.name == "NVFP4":
+    if form is NVFP4:
         # quantization/utils/nvfp4_utils.py::swizzle_blockscale: tiles of 128 x 4.
         rest[0] = round_up(rows, 128) * round_up(groups, 4)
     return (values, *rest)
+
+
+def _nvfp4_expert_shape(
+    rows: int, columns: int, tensor: WeightTensor, rank: Rank, *, gated: bool
+) -> tuple[int, int]:
+    """An expert's matrix with the expert width padded to what the NVFP4 kernels multiply.
+
+    Tiles of 128 rows in the first product, which are gate and up together where it is gated. Marlin, which
+    serves cards without FP4 arithmetic, wants 64, or 128 where 128 does not divide the hidden size.
+
+    Source: vLLM 0.32.0 `quantization/utils/flashinfer_fp4_moe.py::prepare_nvfp4_moe_layer_for_fi_or_cutlass`,
+    `marlin_utils_fp4.py::prepare_nvfp4_moe_layer_for_marlin`.
+    """
+    down = tensor.role == "expert_row"
+    hidden = rows if down else columns
+    tile = (64 if gated else 128) if rank.capability >= (10, 0) else (64 if hidden % 128 == 0 else 128)
+    if down:
+        return rows, round_up(columns, tile)
+    halves = 2 if gated else 1
+    return halves * round_up(rows // halves, tile), columns
 
 
 def _groups(form: WeightFormat, columns: int) -> int:

@@ -87,6 +87,8 @@ def _ledger(report: EstimateReport, *, markdown: bool) -> str:
         interval = "" if line.name == "unrequested" else _range(line.bytes)
         # The first clause: JSON and --explain have the whole source.
         source = line.source.split(" (")[0].split(", ")[0]
+        if line.name == "weights" and source == "estimate":
+            source = "config and a format concluded from the name"
         return name, _gib(line.bytes.mid), interval, source
 
     rows = [cells(line) for line in budget.lines]

@@ -14,13 +14,16 @@ from kvplan.architecture.quantization import (
     FP8_TENSOR,
     MXFP4,
     NF4,
+    NF4_DOUBLE,
     NVFP4,
     fp8_block,
     grouped,
     quantization_plan,
 )
+from kvplan.architecture.tensors import weight_tensors
 from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.memory.weights import WeightsPerGpu, weights_per_gpu
+from kvplan.memory.weights_modules import Rank, merged_tensors, rank_modules
 
 CONFIGS = Path(__file__).parents[1] / "data/configs"
 LLAMA = json.loads((CONFIGS / "meta-llama__Meta-Llama-3.1-8B.json").read_text())
@@ -55,6 +58,8 @@ def weigh(config: dict[str, Any], **more: Any) -> WeightsPerGpu:
         (MXFP4, (8_388_608, 524_288)),
         # One float32 absmax for 64 values.
         (NF4, (8_388_608, 1_048_576)),
+        # One byte of absmax for 64 values, and a float32 for 256 of those.
+        (NF4_DOUBLE, (8_388_608, 262_144, 4_096)),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -179,3 +184,72 @@ def test_bitsandbytes_is_answered_for_the_versions_that_have_it() -> None:
     found = weigh(LLAMA, quantization="bitsandbytes", vllm_version=(0, 18, 0))
     linear = 32 * 218_103_808
     assert found.bytes.mid == linear // 2 + linear // 64 * 4 + 2 * (8_030_261_248 - linear)
+
+
+@pytest.mark.parametrize(
+    ("version", "stored", "scale_bits"),
+    [
+        ((0, 9, 1), {"bnb_4bit_use_double_quant": True}, 8 + 32 / 256),
+        ((0, 9, 2), {"bnb_4bit_use_double_quant": True}, 32),
+        ((0, 9, 1), {}, 32),
+    ],
+)
+def test_doubly_quantised_scales_stay_so_until_vllm_0_9_2(
+    version: tuple[int, int, int], stored: dict[str, bool], scale_bits: float
+) -> None:
+    """vLLM pull request 19742: from 0.9.2 on they become float32 while loading."""
+    quant = {"quant_method": "bitsandbytes", "load_in_4bit": True, **stored}
+    found = weigh(LLAMA | {"quantization_config": quant}, vllm_version=version)
+    linear = 6_979_321_856  # 32 x (4096 x (4096 + 2 x 1024) + 4096 x 4096 + 3 x 4096 x 14,336)
+    rest = 8_030_261_248 - linear
+    assert found.bytes.mid == round(linear * (4 + scale_bits / 64) / 8) + 2 * rest
+
+
+def test_doubly_quantised_while_loading_before_0_9_2() -> None:
+    old = weigh(LLAMA, quantization="bitsandbytes", vllm_version=(0, 9, 1)).bytes.mid
+    new = weigh(LLAMA, quantization="bitsandbytes", vllm_version=(0, 9, 2)).bytes.mid
+    assert new - old == 6_979_321_856 // 64 * 4 - 6_979_321_856 // 64 - 6_979_321_856 // 64 // 256 * 4
+
+
+NEMOTRON = json.loads((CONFIGS / "nvidia__NVIDIA-Nemotron-3-Nano-30B-A3B-BF16.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("tensor_parallel_size", "card", "width"),
+    [
+        # 1,856 outputs an expert, not gated: CUTLASS and FlashInfer want 128, Marlin 64 (2,688 = 21 x 128).
+        (1, (12, 0), 1920),
+        (2, (12, 0), 1024),
+        (1, (8, 9), 1856),
+        (2, (8, 9), 960),
+    ],
+)
+def test_experts_in_nvfp4_are_padded_to_whole_tiles(
+    tensor_parallel_size: int, card: tuple[int, int], width: int
+) -> None:
+    plan = quantization_plan(nvfp4(NEMOTRON), None, (0, 32, 0))
+    modules = rank_modules(
+        merged_tensors(weight_tensors(NEMOTRON), plan),
+        Rank(
+            tensor_parallel_size, 1, expert_parallel=False, dtype_bytes=2, capability=card, version=(0, 32, 0)
+        ),
+    )
+    first = next(m for m in modules if m.name.endswith("w13"))
+    # 128 experts of width x 2,688 values of 4 bits.
+    assert first.sizes[0] == 128 * width * 2688 // 2
+
+
+def test_gated_experts_fill_a_tile_together() -> None:
+    """Gemma-4-26B-A4B: gate and up of 704 are 1,408 = 11 x 128 rows; over 4 ranks 176 becomes 192."""
+    config = json.loads((CONFIGS / "google__gemma-4-26B-A4B.json").read_text())
+    plan = quantization_plan(nvfp4(config), None, (0, 32, 0))
+    merged = merged_tensors(weight_tensors(config), plan)
+    for ranks, width in ((1, 704), (4, 192)):
+        rank = Rank(ranks, 1, expert_parallel=False, dtype_bytes=2, capability=(10, 0), version=(0, 32, 0))
+        first = next(m for m in rank_modules(merged, rank) if m.name.endswith("w13"))
+        assert first.sizes[0] == 128 * 2 * width * 2816 // 2
+
+
+def nvfp4(config: dict[str, Any]) -> dict[str, Any]:
+    quant = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}
+    return config | {"quantization_config": quant}

@@ -32,5 +32,5 @@ FITTED: Final = Coefficients(
     cpu_worker_gib=0.68,
     cpu_compiled_gib=0.08,
     cpu_beside_gib=0.67,
-    spread_scale=2.07,
+    spread_scale=1.9,
 )
