@@ -59,6 +59,8 @@ class NeedleResult:
     """Facts given back, of those hidden."""
 
     asked: int
+    context_tokens: int
+    """Longest prompt that they lay in: of longer ones the test says nothing."""
     base: int
     stable: int
     """Given back by the unquantised cache both times."""
@@ -114,7 +116,7 @@ def judge(base: QualitySample | None, quantised: QualitySample | None) -> Qualit
         ),
         _beyond("greedy steps", "nat", _step_moves(first, repeat), _step_moves(first, other), LOGPROB_LIMIT),
     )
-    needles = _needles(first.needles, repeat.needles, other.needles)
+    needles = _needles(base.context_tokens, first.needles, repeat.needles, other.needles)
     outcome, reason = _outcome(measures, needles)
     if _left_no_trace(first, other):
         outcome, reason = (
@@ -243,12 +245,15 @@ def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
     return float(found.low), float(found.high)
 
 
-def _needles(base: Sequence[bool], repeat: Sequence[bool], other: Sequence[bool]) -> NeedleResult:
+def _needles(
+    context: int, base: Sequence[bool], repeat: Sequence[bool], other: Sequence[bool]
+) -> NeedleResult:
     """Losses among the facts that the unquantised cache gives back both times."""
     stable = [c for a, b, c in zip(base, repeat, other, strict=True) if a and b]
     kept = sum(stable)
-    if not base or len(stable) < INFORMATIVE * len(base):
-        return NeedleResult(len(base), sum(base), len(stable), kept, None, "not informative")
+    asked = len(base)
+    if not base or len(stable) < INFORMATIVE * asked:
+        return NeedleResult(asked, context, sum(base), len(stable), kept, None, "not informative")
     from scipy import stats
 
     lost = len(stable) - kept
@@ -257,7 +262,7 @@ def _needles(base: Sequence[bool], repeat: Sequence[bool], other: Sequence[bool]
     outcome: NeedleOutcome = (
         "passes" if lost == 0 else "fails" if tested.pvalue < 1 - CONFIDENCE else "undecided"
     )
-    return NeedleResult(len(base), sum(base), len(stable), kept, float(high), outcome)
+    return NeedleResult(asked, context, sum(base), len(stable), kept, float(high), outcome)
 
 
 def _left_no_trace(one: Run, other: Run) -> bool:

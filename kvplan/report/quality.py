@@ -66,7 +66,7 @@ def _measure_row(measure: Measure, dtype: str) -> tuple[str, ...]:
 def _needle_row(needles: NeedleResult, dtype: str) -> tuple[str, ...]:
     possible = "n/a" if needles.loss_high is None else f"up to {needles.loss_high:.0%} lost"
     return (
-        f"hidden facts given back ({needles.base} of {needles.asked} by the unquantised cache)",
+        f"facts found in {needles.context_tokens:,} tokens ({needles.base} of {needles.asked} unquantised)",
         dtype,
         f"{needles.stable}",
         f"{needles.quantised}",
