@@ -77,7 +77,7 @@ def check(
     from pathlib import Path
 
     if print_schema:
-        from kvplan.gate.policy import json_schema
+        from kvplan.gate.load_policy import json_schema
 
         typer.echo(json_schema())
         return

@@ -11,7 +11,8 @@ from kvplan.errors import InputError
 from kvplan.gate import find, scope
 from kvplan.gate.found import Found
 from kvplan.gate.git_files import GitFiles, git
-from kvplan.gate.policy import NO_POLICY, load_policy
+from kvplan.gate.load_policy import load_policy, refuse_unknown_card
+from kvplan.gate.policy import NO_POLICY
 from kvplan.gate.repo_files import DiskFiles, decode
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def checked(asked: Asked) -> tuple[Checked, Path]:
 
     _refuse_both(asked)
     _refuse_bad_version(asked.vllm_version)
+    _refuse_bad_card(asked.gpu)
     policy, notes = _policy(asked)
     how = policy.how_to_read(asked.vllm_version)
     base: Base | None = None
@@ -121,6 +123,14 @@ def checked(asked: Asked) -> tuple[Checked, Path]:
 def _refuse_both(asked: Asked) -> None:
     if asked.base is not None and asked.paths:
         raise InputError("--base and paths together", "--base reads what changed; leave the paths out")
+
+
+def _refuse_bad_card(name: str | None) -> None:
+    if name is not None:
+        try:
+            refuse_unknown_card(name)
+        except InputError as error:
+            raise InputError(f"--gpu {name}: {error.message}", error.hint) from None
 
 
 def _refuse_bad_version(text: str | None) -> None:
@@ -182,6 +192,7 @@ def write_policy(asked: Asked) -> str:
     """
     from kvplan.gate.first_policy import first_policy
 
+    _refuse_bad_card(asked.gpu)
     path = asked.root / FILE_NAME
     if path.exists():
         raise InputError(f"{path} is there already", "edit it, or move it away first")

@@ -10,7 +10,7 @@ import jsonschema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvplan.gate.policy import json_schema
+from kvplan.gate.load_policy import json_schema
 from kvplan.gate.policy_kinds import WrongValueError, read_keys
 from kvplan.gate.policy_schema import PathEntry, PathKeys, PolicyFile, WaiverEntry
 

@@ -19,7 +19,8 @@ from kvplan.errors import ExitCode, InputError
 from kvplan.gate.check import check_launches
 from kvplan.gate.find import read_tree, tree_files
 from kvplan.gate.globs import path_matches, value_matches
-from kvplan.gate.policy import NO_POLICY, json_schema, load_policy
+from kvplan.gate.load_policy import json_schema, load_policy
+from kvplan.gate.policy import NO_POLICY
 from kvplan.gate.repo_files import DiskFiles
 from kvplan.gate.run import Asked, checked, write_policy
 from tests.unit.gate_repository import POLICY
@@ -96,6 +97,10 @@ def test_values_of_labels_may_end_in_anything() -> None:
         ("rules: {KVP999: off}\n", ":1: no rule KVP999", "rules are KVP001 to KVP028"),
         ("rules:\n  KVP001: of\n", ":2: rules.KVP001: not one of off, on, note, warning, error", None),
         ("rules:\n  KV001: off\n", ":2: rules.KV001: not a rule's id like KVP001", None),
+        ("gpu: l44\n", ":1: gpu: no GPU profile 'l44'", "did you mean l4, l40, l40s? `kvplan profiles gpus`"),
+        ("gpu_map:\n  pool=a: h10\n", ":2: gpu_map.pool=a: no GPU profile 'h10'", "did you mean h100"),
+        ("paths:\n- match: a\n  gpu: a100\n", ":3: paths.0.gpu: 'a100' may be a100-40gb-pcie", None),
+        ("vllm_version: newest\n", ":1: vllm_version: ", None),
         ("- a\n", ":1: not a mapping", "write lines like `gpu: l4`"),
         ("gpu: 'l4\n", ": not YAML", None),
         ("workload: chatt\n", ":1: workload: no file 'chatt' in the repository", "presets: "),
@@ -143,6 +148,24 @@ def test_a_bad_policy_is_exit_2_and_one_line(tmp_path: Path) -> None:
     )
     assert result.returncode == ExitCode.CANNOT_JUDGE
     assert result.stderr == "kvplan: .kvplan.yaml:1: unknown key 'gpuu' (did you mean gpu?)\n"
+
+
+def test_an_unknown_card_on_the_command_line_is_exit_2_with_the_nearest_names(tmp_path: Path) -> None:
+    (tmp_path / "serve.sh").write_text(TOO_LONG)
+    for options in (["--gpu", "l44"], ["--gpu", "l44", "--init"]):
+        result = subprocess.run(
+            [sys.executable, "-m", "kvplan", "check", *options],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (result.returncode, result.stdout) == (ExitCode.CANNOT_JUDGE, "")
+        assert result.stderr == (
+            "kvplan: --gpu l44: no GPU profile 'l44' "
+            "(did you mean l4, l40, l40s? `kvplan profiles gpus` lists all)\n"
+        )
+    assert not (tmp_path / FILE_NAME).exists()
 
 
 def test_an_alias_bomb_is_refused_without_eating_memory(tmp_path: Path) -> None:
