@@ -121,6 +121,12 @@ def _kv_facts(report: EstimateReport, *, markdown: bool) -> Iterator[str]:
     low, mid, high = now.capacity.max_concurrency
     spread = "" if low == high else f" ({low:.2f}x to {high:.2f}x)"
     yield f"{bullet}maximum concurrency for {now.max_model_len:,} tokens per request: {mid:.2f}x{spread}"
+    worst, steady = (f(now.max_model_len) for f in (now.plan.blocks_for_request, now.plan.steady_blocks))
+    if steady < worst:
+        yield (
+            f"{bullet}({worst:,} blocks a request while its prompt is read; decoding it keeps {steady:,}, so "
+            "more run at once than that)"
+        )
 
 
 def _requests(report: EstimateReport, *, markdown: bool) -> str:

@@ -230,6 +230,37 @@ def test_ampere_reads_fp8_through_flashinfer_only() -> None:
     assert any("flashinfer" in warning for warning in found.warnings)
 
 
+@pytest.mark.parametrize(
+    ("model", "entries", "unknown"),
+    [
+        (LLAMA, ("0", "31"), None),
+        (LLAMA, ("32",), "32 names no layer of this model (layers that cache keys and values: 0 to 31)"),
+        (LLAMA, ("0", "-1", "model.layers.3"), "-1 model.layers.3 names no layer"),
+        # Entries are compared as text.
+        (LLAMA, ("00",), "00 names no layer"),
+        (LLAMA, ("sliding_window",), "sliding_window names no layer"),
+        ("google/gemma-3-27b-it", ("sliding_window", "61"), None),
+        ("google/gemma-3-27b-it", ("62",), "0 to 61, or sliding_window)"),
+        # Three of four layers are linear attention and have no keys to quantise.
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", ("0", "3"), "0 names no layer of this model (layers that cache"),
+    ],
+)
+def test_skipped_layers_that_do_not_exist_are_named(
+    model: str, entries: tuple[str, ...], unknown: str | None
+) -> None:
+    """vLLM 0.32.0 takes them and compares each with the layers' own numbers: nothing is skipped for them."""
+    found = plan(model, kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=entries).warnings
+    said = [warning for warning in found if "--kv-cache-dtype-skip-layers" in warning]
+    assert len(said) == (0 if unknown is None else 1)
+    assert all((unknown or "") in warning and "skips nothing for it" in warning for warning in said)
+
+
+def test_a_skipped_layer_that_does_not_exist_changes_no_layer() -> None:
+    """Block alignment still happens, as in vLLM: 32 tokens, in which an unskipped token costs the same."""
+    found = plan(LLAMA, kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=("99",), block_size=16)
+    assert found.bytes_per_token == 32 * 8 * 2 * 128
+
+
 def test_skipped_layers_stay_in_the_models_dtype() -> None:
     # 2 of 32 layers. fp8 rows have 8 * 256 = 2,048 bytes, theirs 4,096: a quantised page of 32 tokens covers
     # one of 16 of theirs.

@@ -80,8 +80,34 @@ def rank_layers(shape: ModelShape, rank: Rank) -> RankLayers:
         block_size=alignment.block_size,
         backends=tuple(sorted({name for backend in backends.values() for name in backend.all_names})),
         blocks_outermost=any(isinstance(cache, DeepseekV4Attention) for _, cache in caches),
-        warnings=(*warnings, *alignment.warnings),
+        warnings=(*warnings, *alignment.warnings, *_skips_nothing(shape, rank)),
     )
+
+
+def _skips_nothing(shape: ModelShape, rank: Rank) -> tuple[str, ...]:
+    """A line on entries of --kv-cache-dtype-skip-layers that no layer answers to.
+
+    Source: vLLM 0.32.0 model_executor/layers/attention/attention.py::Attention.__init__ compares each layer's
+    index, as text, with the entries, and takes any other entry without a word; blocks are aligned even so.
+    """
+    kept = {
+        str(index): cache
+        for index, layer in enumerate(shape.layers)
+        for cache in layer
+        if not isinstance(cache, RecurrentState)
+    }
+    slides = {"sliding_window"} if any(isinstance(c, SlidingWindow) for c in kept.values()) else set()
+    unknown = sorted(rank.skip_layers - kept.keys() - slides)
+    if not unknown:
+        return ()
+    known = f"layers that cache keys and values: 0 to {shape.num_layers - 1}" if kept else "it caches nothing"
+    if 0 < len(kept) < shape.num_layers:
+        known = f"layers that cache keys and values: {', '.join(kept)}"
+    said = (
+        f"--kv-cache-dtype-skip-layers {' '.join(unknown)} names no layer of this model ({known}"
+        f"{', or sliding_window' if slides else ''}); vLLM takes it without a word and skips nothing for it"
+    )
+    return (said,)
 
 
 def _caches(shape: ModelShape, rank: Rank, layer: Layer) -> Layer:
