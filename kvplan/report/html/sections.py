@@ -97,13 +97,9 @@ def sections(report: TuneReport, folder: Path) -> Iterator[Section]:
         "n/a: no other value of a knob was tried.",
     )
     if answer.quality:
-        yield Section(
-            "answers",
-            "Answers of the quantised KV cache",
-            ". ".join(quality_line(finding) for finding in answer.quality) + ".",
-            table=tables.quality_table(answer.quality),
-            missing="n/a: nothing could be compared.",
-        )
+        said = ". ".join(quality_line(finding) for finding in answer.quality) + "."
+        table = tables.quality_table(answer.quality)
+        yield Section("answers", "Answers of the quantised KV cache", said, table=table, missing=said)
     yield _memory_section(report, folder)
     yield Section(
         "predictions",
