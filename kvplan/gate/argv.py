@@ -10,7 +10,7 @@ from kvplan.config.flag_table import flag_table
 from kvplan.gate.docker_run import TOOLS, count_devices, count_visible, read_docker_run
 from kvplan.gate.reading import is_vllm_image, is_vllm_server_image
 from kvplan.gate.taint import is_all_unknown, is_unknown, notes_of, without_notes
-from kvplan.gate.word_tables import BAIT, SHELLS, TALK, TEXT_RUNNERS, TRANSPARENT, WRAPPERS
+from kvplan.gate.word_tables import BAIT, SHELLS, TALK, TELLING_SETTINGS, TEXT_RUNNERS, TRANSPARENT, WRAPPERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +30,9 @@ _SERVER_MODULES: Final = re.compile(
     r"|vllm\.entrypoints\.openai\.rpc\.server"
 )
 _CLI_MODULES: Final = frozenset({"vllm", "vllm.entrypoints.cli.main", "vllm.scripts", "vllm.entrypoints.cli"})
+_OTHER_SERVERS: Final = re.compile(
+    r"sglang|aphrodite|lmdeploy|text-generation|tgi|triton|tensorrt|trtllm|llama|ollama|infinity|inference-sim|router"
+)
 _SERVER_FILE: Final = re.compile(r"(.*/)?vllm/entrypoints/(openai/)?api_server\.py")
 
 
@@ -213,11 +216,24 @@ class CommandReader:
         first = without_notes(arguments[0].text) if arguments else ""
         if is_vllm_server_image(bare):
             return not _is_program(first)
-        if not first.startswith("--") or not (
-            is_vllm_image(bare) or is_unknown(name) or "vllm" in name.lower()
-        ):
+        if is_vllm_image(bare) and not first.startswith("-"):
+            # An image built on vLLM's, and a model before the flags: vLLM's own entrypoint is still there.
+            return bool(first) and not _is_program(first) and self.known_flags(arguments) > 1
+        if not first.startswith("--"):
             return False
-        return self.known_flags(arguments) > 0
+        if is_vllm_image(bare) or is_unknown(name) or "vllm" in name.lower():
+            return self.known_flags(arguments) > 0
+        return not _OTHER_SERVERS.search(name.lower()) and self._only_vllm_takes(arguments)
+
+    def _only_vllm_takes(self, arguments: Sequence[Word]) -> bool:
+        """Whether no other server takes these words: an image's name may be a placeholder or a team's own."""
+        names = {
+            without_notes(word.text).partition("=")[0].lstrip("-").replace("-", "_")
+            for word in arguments
+            if without_notes(word.text).startswith("--")
+        }
+        telling = names & TELLING_SETTINGS
+        return "gpu_memory_utilization" in telling and len(telling) > 1 and "model" in names
 
     @staticmethod
     def known_flags(arguments: Sequence[Word]) -> int:
@@ -281,7 +297,8 @@ def _is_program(text: str) -> bool:
     name = posixpath.basename(text)
     return (
         name in SHELLS
-        or name in {"vllm", "ray", "nvidia-smi", "sleep", "env", "tail", "serve.sh"}
+        or name in {"vllm", "ray", "nvidia-smi", "sleep", "env", "tail"}
+        or name.endswith((".sh", ".py"))
         or bool(_PYTHON.fullmatch(name))
     )
 

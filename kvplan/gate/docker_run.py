@@ -42,6 +42,10 @@ def read_docker_run(words: Sequence[Word]) -> DockerRun | None:
             # $DEVICE_ARGS among the options: the image comes later.
             i += 1
             continue
+        if "=" in text and not text.startswith("-"):
+            # No image has this in its name: the value of an option that docker does not know.
+            i += 1
+            continue
         if not text.startswith("-") or text == "-":
             run.image = words[i]
             run.arguments = list(words[i + 1 :])

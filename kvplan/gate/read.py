@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvplan.gate.reading import Reading, Surroundings
 from kvplan.gate.terms import AS_WRITTEN
+from kvplan.gate.unread import note_leftovers
 from kvplan.gate.yaml_nodes import Node, YamlError, compose, documents
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def read_text(path: str, text: str, files: RepoFiles, how: HowToRead = AS_WRITTE
     """
     reading = Reading(path, text, files, how)
     _dispatch(reading, posixpath.basename(path))
+    note_leftovers(reading)
     reading.launches.sort(key=lambda launch: launch.line)
     return reading
 
@@ -157,6 +159,9 @@ def _sniff(reading: Reading, name: str) -> None:
         :1
     ] in {"{", "["}:
         _read_yaml(reading, name)
+        if not reading.launches and "." not in name and name != "-":
+            # Text with bullets: that it is no YAML is no news.
+            reading.not_read.clear()
     elif re.search(r"(?m)^(import|from) \w+", text):
         from kvplan.gate.readers.python import read_python
 

@@ -90,12 +90,25 @@ def _llm_inference_service(reading: Reading, doc: Node, around: Surroundings, ma
         if main is None:
             reading.record(ParsedFlags(), (section.key_line("model"), 1), inner)
         else:
-            _kserve_main(reading, main, inner, maps)
+            _kserve_main(reading, main, inner, maps, _pods_of(section))
     return True
 
 
-def _kserve_main(reading: Reading, main: Node, around: Surroundings, maps: ConfigMaps) -> None:
+def _pods_of(section: Node) -> int:
+    """Pods of one engine: with a `worker`, one for each node that the parallelism takes."""
+    if section.get("worker") is None:
+        return 1
+    sizes = [
+        int(text) if (text := section.text_of("parallelism", key) or "").isascii() and text.isdigit() else 0
+        for key in ("data", "dataLocal", "pipeline")
+    ]
+    data, local, pipeline = (min(size, 10_000) for size in sizes)
+    return max(1, pipeline or (data // local if local else 1))
+
+
+def _kserve_main(reading: Reading, main: Node, around: Surroundings, maps: ConfigMaps, pods: int) -> None:
     count, mig = count_of(main.get("resources"))
+    count = count * pods if count is not None else None
     inner = around.but(
         num_gpus=count,
         mig=mig,

@@ -39,7 +39,8 @@ _RUNNERS: Final = re.compile(
     r"|asyncio\.create_subprocess_(exec|shell)|create_subprocess_(exec|shell)|pexpect\.spawn|sp\.(Popen|run))"
 )
 _TELLING: Final = re.compile(
-    r"\b(LLM|AsyncEngineArgs|EngineArgs|LLMConfig)\s*\(|[\"'\s]serve[\"'\s]|vllm\.entrypoints|import\s[^\n]*\b(LLM|EngineArgs)\b"
+    r"\b(LLM|AsyncEngineArgs|EngineArgs|LLMConfig)\s*\(|[\"'\s]serve[\"'\s]|vllm\.entrypoints"
+    r"|import\s[^\n]*\b(LLM|EngineArgs)\b|vllm-openai|[\"'/]vllm[\w-]*:"
 )
 """What a Python file must hold to be parsed at all: parsing is the dear part."""
 _GPU: Final = re.compile(r"([A-Za-z][\w -]*?)(?::(\d{1,3}))?!?")

@@ -24,11 +24,17 @@ def is_llm_config(node: Node) -> bool:
 
 def read_llm_configs(reading: Reading, doc: Node, format_name: str) -> bool:
     """Record every model below a node; false when there is none."""
-    found = False
+    found = is_llm_config(doc)
+    if found:
+        _read_llm_config(reading, doc, format_name, doc.line)
     for node in doc.walk():
-        if is_llm_config(node):
-            found = True
-            _read_llm_config(reading, node, format_name)
+        below = [(key.text, key.line, value) for key, value in node.pairs]
+        below += [("", item.line, item) for item in node.items]
+        for name, line, value in below:
+            if is_llm_config(value) and not name.startswith(("<<", "x-", ".")):
+                found = True
+                # An alias is a model of its own (`decode_config: *config`), at the place of its key.
+                _read_llm_config(reading, value, format_name, max(line, value.line))
     return found
 
 
@@ -42,7 +48,7 @@ def read_embedded_yaml(reading: Reading, scalar: Node, format_name: str) -> bool
     return inner is not None and read_llm_configs(reading, inner, format_name)
 
 
-def _read_llm_config(reading: Reading, node: Node, format_name: str) -> None:
+def _read_llm_config(reading: Reading, node: Node, format_name: str, line: int) -> None:
     result = ParsedFlags()
     kwargs = node.get("engine_kwargs")
     if kwargs is not None:
@@ -60,4 +66,4 @@ def _read_llm_config(reading: Reading, node: Node, format_name: str) -> None:
         model=model,
         gpus_from_parallelism=True,
     )
-    reading.record(result, (node.line, node.column), around)
+    reading.record(result, (line, node.column), around)

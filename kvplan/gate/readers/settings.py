@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def snake(name: str) -> str:
     """`maxModelLen`, `max-model-len` and `max_model_len` are one name."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("LoRA", "Lora")).lower().replace("-", "_")
 
 
 def take_settings(

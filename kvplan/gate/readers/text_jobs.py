@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 _WORKFLOW: Final = re.compile(r"\$\{\{\s*([^}]{1,300}?)\s*\}\}")
 _MACRO: Final = re.compile(r"\$\{([\w.-]+)\}")
-_COMMAND_KEY: Final = re.compile(r"(?i)cmd|command|script|launch|entrypoint|^(run|shell|bash|serve|server)$")
+_COMMAND_KEY: Final = re.compile(
+    r"(?i)cmd|command|(?<!de)(?<!tran)(?<!sub)script|launch|entrypoint|^(run|shell|bash|serve|server)$"
+)
 _MAX_MATRIX: Final = 32
 
 
@@ -51,14 +53,17 @@ def run_scalar(
 
 def is_sky(doc: Node) -> bool:
     """Whether it is a SkyPilot task."""
-    run = doc.get("run") if doc.kind == "map" else None
-    return (
-        run is not None
-        and run.kind == "scalar"
-        and any(
-            doc.get(key) is not None
-            for key in ("resources", "envs", "setup", "num_nodes", "file_mounts", "service")
+    if doc.kind != "map":
+        return False
+    run, setup = doc.get("run"), doc.get("setup")
+    if run is None:
+        # A worker of a pool may start its server in `setup` alone.
+        return (
+            setup is not None and setup.kind == "scalar" and doc.get("resources", "accelerators") is not None
         )
+    return run.kind == "scalar" and any(
+        doc.get(key) is not None
+        for key in ("resources", "envs", "setup", "num_nodes", "file_mounts", "service")
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.gate.accelerators import from_label, from_pod, from_terms, one_or_many, product
 from kvplan.gate.docker_run import count_visible
@@ -74,6 +74,7 @@ def read_model_spec(reading: Reading, item: Node, format_name: str, expand: Call
     model_settings = item.get("model")
     if model_settings is not None and model_settings.kind == "map":
         take_settings(reading, (e for e in model_settings.entries() if e[0] != "model"), result, expand)
+    take_settings(reading, _chart_switches(item), result, expand)
     if config is not None:
         entries = [entry for entry in config.entries() if entry[0] not in {"extraArgs", "v1", "port", "env"}]
         take_settings(reading, entries, result, expand)
@@ -81,6 +82,22 @@ def read_model_spec(reading: Reading, item: Node, format_name: str, expand: Call
         parser = FlagParser(reading.taint, reading.parsed(reading.version_of(image)), reading.load_config)
         _merge(result, parser.parse(words, positional_model=False))
     reading.record(result, (item.line, item.column), around)
+
+
+_CHART_SWITCHES: Final = {
+    "enableLoRA": "enableLora",
+    "enableTool": "enableAutoToolChoice",
+    "toolCallParser": "toolCallParser",
+}
+"""Keys beside `vllmConfig` that production-stack's chart turns into flags, and the flag's name."""
+
+
+def _chart_switches(item: Node) -> list[tuple[str, Node, Node]]:
+    return [
+        (_CHART_SWITCHES[key], key_node, value)
+        for key, key_node, value in item.entries()
+        if key in _CHART_SWITCHES and value.text != "false"
+    ]
 
 
 def is_modelservice(doc: Node) -> bool:

@@ -1,0 +1,219 @@
+"""Ways of writing a launch that files of public repositories use: each in a small file of our own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kvplan.gate.find import read_paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kvplan.gate.found import Found
+
+
+def read(root: Path, path: str, text: str) -> Found:
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+    return read_paths([path], root)
+
+
+POD = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: llm}
+spec:
+  template:
+    spec:
+      containers:
+        - name: server
+          image: IMAGE
+          args: [--model=a/b, --gpu-memory-utilization=0.9, --max-model-len=2048]
+          resources: {limits: {nvidia.com/gpu: 1}}
+"""
+
+
+@pytest.mark.parametrize("image", ["IMAGE_PLACEHOLDER", "registry.example/team/inference:7"])
+def test_an_image_whose_name_says_nothing_is_known_by_arguments_that_only_vllm_takes(
+    image: str, tmp_path: Path
+) -> None:
+    (launch,) = read(tmp_path, "k8s/llm.yaml", POD.replace("IMAGE", image)).launches
+    assert launch.model == "a/b"
+    assert launch.num_gpus == 1
+    assert launch.flags == {"gpu_memory_utilization": 0.9, "max_model_len": 2048}
+
+
+@pytest.mark.parametrize("image", ["lmsysorg/sglang:v0.5", "ghcr.io/llm-d/llm-d-inference-sim:v0.6"])
+def test_the_image_of_another_server_is_no_launch_but_its_arguments_are_not_passed_over(
+    image: str, tmp_path: Path
+) -> None:
+    found = read(tmp_path, "k8s/llm.yaml", POD.replace("IMAGE", image))
+    assert found.launches == []
+    assert [miss.reason for miss in found.not_read] == ["options of vLLM, but no launch that is understood"]
+
+
+def test_a_fork_of_the_image_keeps_its_entrypoint_and_takes_the_model_first(tmp_path: Path) -> None:
+    text = "docker run -d --gpus device=0 some/vllm-fork:1.2 /model --max-model-len 4096 --max-num-seqs 2\n"
+    (launch,) = read(tmp_path, "run.sh", text).launches
+    assert launch.model == "/model"
+    assert launch.num_gpus == 1
+    assert launch.flags == {"max_model_len": 4096, "max_num_seqs": 2}
+
+
+@pytest.mark.parametrize("program", ["/start.sh", "server.py", "bash", "python3"])
+def test_a_program_after_the_fork_of_an_image_is_not_its_model(program: str, tmp_path: Path) -> None:
+    text = f"docker run some/vllm-fork:1.2 {program} --max-model-len 4096 --max-num-seqs 2\n"
+    assert read(tmp_path, "run.sh", text).launches == []
+
+
+def test_an_option_that_docker_lacks_does_not_hide_the_image(tmp_path: Path) -> None:
+    text = """\
+from subprocess import Popen
+from settings import model
+command = ["docker", "run", "--api-key", f"KEY={model}", "-p", "80:80", "vllm/vllm-openai",
+           "--model", model, "--max-num-seqs", "8"]
+Popen(command)
+"""
+    (launch,) = read(tmp_path, "serve.py", text).launches
+    assert launch.model is None
+    assert launch.unresolved == ("model",)
+    assert launch.flags == {"max_num_seqs": 8}
+
+
+def test_an_aliased_config_of_ray_is_a_second_model_at_the_place_of_its_key(tmp_path: Path) -> None:
+    text = """\
+applications:
+  - args:
+      prefill_config: &config
+        model_loading_config: {model_id: a/b}
+        engine_kwargs: {max_model_len: 512}
+      decode_config: *config
+    import_path: ray.serve.llm:build_pd_openai_app
+"""
+    first, second = read(tmp_path, "serve.yaml", text).launches
+    assert (first.line, second.line) == (3, 6)
+    assert first.flags == second.flags == {"max_model_len": 512}
+
+
+def test_a_template_of_a_config_is_a_model_only_where_it_is_used(tmp_path: Path) -> None:
+    text = """\
+x-base: &base
+  model_loading_config: {model_id: a/b}
+applications:
+  - args:
+      llm_configs:
+        - <<: *base
+          engine_kwargs: {max_model_len: 512}
+"""
+    (launch,) = read(tmp_path, "serve.yaml", text).launches
+    assert launch.model == "a/b"
+    assert launch.flags == {"max_model_len": 512}
+
+
+def test_a_skypilot_worker_may_start_its_server_in_setup(tmp_path: Path) -> None:
+    text = """\
+envs: {MODEL: a/b}
+resources: {accelerators: {L4, H100}}
+setup: |
+  pip install "vllm>=0.8.3"
+  setsid bash -c "vllm serve $MODEL --dtype auto > log 2>&1" > /dev/null &
+pool: {workers: 4}
+"""
+    (launch,) = read(tmp_path, "pool.yaml", text).launches
+    assert launch.model == "a/b"
+    assert launch.gpu == ("L4", "H100")
+    assert launch.num_gpus == 1
+    assert launch.line == 5
+
+
+def test_switches_of_the_production_stack_beside_its_vllm_settings(tmp_path: Path) -> None:
+    text = """\
+servingEngineSpec:
+  modelSpec:
+    - name: one
+      modelURL: a/b
+      enableLoRA: true
+      enableTool: false
+      toolCallParser: hermes
+      vllmConfig: {maxModelLen: 4096, maxLoras: 2}
+"""
+    (launch,) = read(tmp_path, "values.yaml", text).launches
+    assert launch.flags == {
+        "enable_lora": True,
+        "tool_call_parser": "hermes",
+        "max_model_len": 4096,
+        "max_loras": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "gpus"),
+    [
+        # Pods of an engine: data over dataLocal, or the pipeline's stages; 8 GPUs each.
+        ("{data: 16, dataLocal: 8}", 16),
+        ("{tensor: 8, pipeline: 3}", 24),
+        ("{tensor: 8}", 8),
+    ],
+)
+def test_a_kserve_engine_counts_the_gpus_of_all_its_pods(parallelism: str, gpus: int, tmp_path: Path) -> None:
+    pod = "{containers: [{name: main, resources: {limits: {nvidia.com/gpu: 8}}}]}"
+    text = f"""\
+apiVersion: serving.kserve.io/v1alpha1
+kind: LLMInferenceService
+metadata: {{name: one}}
+spec:
+  model: {{uri: hf://a/b}}
+  parallelism: {parallelism}
+  template: {pod}
+  worker: {pod}
+"""
+    (launch,) = read(tmp_path, "llm.yaml", text).launches
+    assert launch.num_gpus == gpus
+
+
+# -- what is not understood is said
+
+
+def test_a_schema_of_ones_own_is_reported_where_its_options_stand(tmp_path: Path) -> None:
+    text = """\
+tests:
+  - model: a/b
+    server_options:
+      - --max-model-len
+      - '4096'
+      - --max-num-seqs=8
+"""
+    found = read(tmp_path, "suite.yaml", text)
+    assert found.launches == []
+    assert [(miss.line, miss.reason) for miss in found.not_read] == [
+        (4, "options of vLLM, but no launch that is understood")
+    ]
+
+
+def test_a_command_in_a_key_that_no_reader_knows_is_reported(tmp_path: Path) -> None:
+    text = 'steps:\n  - do: "cd /srv && vllm serve a/b --port 80"\n'
+    found = read(tmp_path, "plan.yaml", text)
+    assert found.launches == []
+    assert [(miss.line, miss.reason) for miss in found.not_read] == [
+        (2, "a command that starts vLLM, which could not be followed")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("a.sh", 'echo "run: vllm serve a/b"\npkill -f "vllm serve a/b"\n# vllm serve a/b\n'),
+        ("b.yaml", "description: start it with vllm serve a/b\n"),
+        ("Dockerfile", 'FROM vllm/vllm-openai:v0.20.0\nENTRYPOINT ["vllm", "serve"]\n'),
+        ("c.yaml", "services:\n  web:\n    image: nginx\n    environment: {LLM_URL: 'http://vllm:8000'}\n"),
+        ("LICENSE", "- use of vllm serve model\n- more: text: here\n"),
+        ("d.sh", 'CMD="vllm serve a/b"\n\n\n\n\n\n\n\n\n\necho one\n$CMD --port 80\n'),
+    ],
+)
+def test_talk_of_vllm_is_no_miss(path: str, text: str, tmp_path: Path) -> None:
+    found = read(tmp_path, path, text)
+    assert found.not_read == []
+    assert len(found.launches) == (path == "d.sh")
