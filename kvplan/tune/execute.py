@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvplan.calibration.store import remember
+from kvplan.engine import gpu as nvml
 from kvplan.engine.plan import LaunchPlan, environment, printable_command
 from kvplan.engine.server import EngineDiedError, EngineStartError, running_engine
 from kvplan.errors import FailureClass, KvplanError, LoadError
 from kvplan.load.cores import client_off
 from kvplan.load.measure import measure_load
+from kvplan.load.phase import GAVE_UP, Limits
 from kvplan.load.records import Endpoint
 from kvplan.quality.prober import sample_quality
 from kvplan.tune.answers import is_looked_at, is_reference
@@ -58,6 +60,8 @@ class EngineExecutor:
     ready_timeout_s: float = 900.0
     launches: Path | None = None
     """The store that every real launch is added to; None keeps none (dry runs, tests)."""
+    limits: Limits = field(default_factory=Limits)
+    """When a request is given up: what ends a load that vLLM answers no more."""
     _started: float | None = field(default=None, init=False)
 
     def plan(self, number: int, spec: TrialSpec) -> LaunchPlan:
@@ -82,9 +86,20 @@ class EngineExecutor:
         """Launch, load, stop. A failure of vLLM is in the trial, not raised.
 
         Raises:
-            KvplanError: nothing could be launched at all (no vLLM, no memory); nothing of it is running.
+            KvplanError: nothing can be launched or kept at all (no vLLM, no memory, no card any more, a full
+                disk); nothing of it is running.
             KeyboardInterrupt: passed on, after vLLM was stopped.
         """
+        try:
+            return self._execute(number, spec)
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            raise KvplanError(
+                f"the trial's files could not be written: {error.strerror or error}{where}",
+                self._how_to_go_on(),
+            ) from error
+
+    def _execute(self, number: int, spec: TrialSpec) -> Trial:
         began, self._started = time.monotonic(), None
         plan = self.plan(number, spec)
         shutil.rmtree(plan.work_dir, ignore_errors=True)  # what an interrupted attempt left
@@ -92,13 +107,15 @@ class EngineExecutor:
         (plan.work_dir / "command.txt").write_text(self.command(number, spec) + "\n")
         if self.problem.device == "cpu":
             wait_for_memory(self.problem.card_bytes, MEMORY_WAIT_S)
+        else:
+            self._require_card()
         session = _Session(self, plan.work_dir, spec)
         failure, evidence = None, None
         try:
             with running_engine(plan, on_event=self._on_event) as engine:
                 session.run(engine)
             if session.broken is not None:
-                failure, evidence = FailureClass.UNKNOWN, session.broken
+                failure, evidence = session.broken
         except (EngineStartError, EngineDiedError) as error:
             why = error.decisive_line or error.message
             if session.quality is None:
@@ -124,6 +141,23 @@ class EngineExecutor:
             wall_s=round(time.monotonic() - (self._started or began), 3),
             quality=session.quality,
         )
+
+    def _require_card(self) -> None:
+        """A run on cards began with all of them there: one that is gone is no failure of a setting.
+
+        Raises:
+            KvplanError: NVML does not answer for a card.
+        """
+        try:
+            nvml.gpus(self.gpu_uuids)
+        except nvml.GpuLostError as error:
+            raise KvplanError(
+                f"the GPU does not answer any more ({error})",
+                "nvidia-smi and dmesg (Xid) tell why; when it is back: " + self._how_to_go_on(),
+            ) from error
+
+    def _how_to_go_on(self) -> str:
+        return f"what finished is kept: kvplan tune --resume {self.folder}"
 
     def _remember(self, launch: Launch | None) -> None:
         """Let later estimates learn from this launch; a store that cannot be written stops no trial."""
@@ -155,7 +189,7 @@ class _Session:
         self.launch: Launch | None = None
         self.kv_cache_bytes: int | None = None
         self.non_kv_bytes: int | None = None
-        self.broken: str | None = None
+        self.broken: tuple[FailureClass, str] | None = None
         """Why the loads ended although vLLM lives: requests failed, or nothing was answered."""
         self.quality: QualitySample | None = None
         self._executor = executor
@@ -227,6 +261,7 @@ class _Session:
                     on_record=keep,
                     on_progress=self._on_progress,
                     check=engine.check,
+                    limits=executor.limits,
                 )
             )
         peak = max((used for _, used in engine.memory_series()[samples_before:]), default=None)
@@ -306,14 +341,16 @@ def wait_for_memory(needed_bytes: int, timeout_s: float) -> None:
         time.sleep(0.5)
 
 
-def _breakage(measurement: Measurement) -> str | None:
+def _breakage(measurement: Measurement) -> tuple[FailureClass, str] | None:
+    """Why a load says nothing about the settings. Where nothing came any more it is a hang, `timeout`."""
     summary = measurement.summary
     if measurement.stopped is not None:
-        return f"the load was stopped: {measurement.stopped}"
+        return FailureClass.UNKNOWN, f"the load was stopped: {measurement.stopped}"
     if summary.failed:
         text = summary.errors[0][0] if summary.errors else "no reason given"
-        return f"{summary.failed} of {summary.failed + summary.completed} requests failed: {text}"
-    return None if summary.completed else "no request was answered"
+        failure = FailureClass.TIMEOUT if text.startswith(GAVE_UP) else FailureClass.UNKNOWN
+        return failure, f"{summary.failed} of {summary.failed + summary.completed} requests failed: {text}"
+    return None if summary.completed else (FailureClass.UNKNOWN, "no request was answered")
 
 
 def _write_lines(path: Path, lines: Iterable[object]) -> None:
