@@ -210,10 +210,10 @@ def _processes(pynvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
 
 
 def _asked(pynvml: Any, ask: Any, handle: Any, *, default: Any) -> Any:
-    """An answer that some cards or drivers do not have."""
+    """An answer that some cards do not have, or drivers older than the newest form of the question."""
     try:
         return ask(handle)
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError):
         return default
 
 

@@ -79,7 +79,10 @@ def bytes_held_by(pids: Iterable[int], uuids: Sequence[str] = ()) -> int | None:
     with _nvml() as nvml:
         for card in gpus(uuids):
             handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
-            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            try:
+                running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            except nvml.NVMLLibraryMismatchError:  # a driver older than the newest form of this question
+                continue
             held += [int(p.usedGpuMemory) for p in running if p.pid in wanted and p.usedGpuMemory is not None]
     return sum(held) if held else None
 

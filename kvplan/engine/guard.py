@@ -45,6 +45,9 @@ KILL_TIMEOUT_S: Final = 30.0
 _WATCH_INTERVAL_S: Final = 0.5
 _MAPS_INTERVAL_S: Final = 2.0
 _MAPS_INTERVAL_READY_S: Final = 30.0
+_NEW_SEGMENT_PAUSE_S: Final = 0.02
+"""From the name of a segment to the mapping of it, on a busy machine."""
+_IN_CREATE_OR_MOVED_TO: Final = 0x100 | 0x80
 
 
 @dataclass
@@ -194,6 +197,14 @@ class Guard:
             self._save()
         self.log.keep_small()
 
+    def hear_of_segments(self) -> None:
+        """Somebody made a segment: see whose it is before its owner can be killed."""
+        members = self.members()
+        changed = self._note_shared_memory(members)
+        time.sleep(_NEW_SEGMENT_PAUSE_S)
+        if self._note_shared_memory(members) or changed:
+            self._save()
+
     def reap(self) -> None:
         """Collect dead children, adopted ones too; the leader's end is told."""
         while True:
@@ -268,6 +279,18 @@ class LineReader:
         return [line.decode() for line in whole]
 
 
+def open_segment_watch() -> int | None:
+    """An inotify handle that can be read when a name appears under /dev/shm; None where there is none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if handle < 0:
+        return None
+    if libc.inotify_add_watch(handle, os.fsencode(SHM_DIR), _IN_CREATE_OR_MOVED_TO) < 0:
+        os.close(handle)
+        return None
+    return handle
+
+
 def main() -> None:
     """Read what to start, start it, watch until kvplan says so or is gone, end it."""
     reader = LineReader(0)
@@ -304,11 +327,16 @@ def supervise(guard: Guard, reader: LineReader, wake_read: int, stop: list[int])
         The grace for vLLM, in seconds: none if kvplan is gone.
     """
     owner = os.getppid()
+    segments = open_segment_watch()
+    watched = [reader.fd, wake_read, *([] if segments is None else [segments])]
     while not stop:
-        readable, _, _ = select.select([reader.fd, wake_read], [], [], _WATCH_INTERVAL_S)
+        readable, _, _ = select.select(watched, [], [], _WATCH_INTERVAL_S)
         if wake_read in readable:
             os.read(wake_read, 512)
         guard.reap()
+        if segments is not None and segments in readable:
+            os.read(segments, 1 << 16)
+            guard.hear_of_segments()
         if reader.fd in readable:
             for line in reader.lines():
                 if line == "ready":

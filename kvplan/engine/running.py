@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import httpx
 
+from kvplan.engine.interrupts import raise_if_interrupted
 from kvplan.engine.memory_sampler import MemorySampler
 from kvplan.engine.metrics import MetricsSnapshot, scrape
 from kvplan.engine.watch import EngineWatch
@@ -134,7 +135,9 @@ class Engine:
         Raises:
             EngineDiedError: it has failed since it was ready.
             EngineStartError: it has failed before.
+            KeyboardInterrupt: somebody wants kvplan to end.
         """
+        raise_if_interrupted()
         with self._looking:
             if self._failed is None and (failure := self._watch.look()) is not None:
                 self._failed = self._error(failure)

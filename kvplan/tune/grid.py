@@ -73,8 +73,13 @@ class GridSearch(GuidedSearch):
                 point = point_of(trial.gpu_memory_utilization or 0.0, step)
                 bracket = bracket.with_result(point, trial.survived)
         state.bracket = bracket
+        if state.stopped is not None:
+            return
+        attempt = 1 + sum(trial.spec.settings == asked for trial in state.trials)
         try:
-            trial = self._ask(TrialSpec("confirm", asked, best.spec.levels, "the best of the grid again", 2))
+            trial = self._ask(
+                TrialSpec("confirm", asked, best.spec.levels, "the best of the grid again", attempt)
+            )
             state.confirmed = trial if trial.survived else None
         except StopSearch as stop:
             state.stopped = str(stop)

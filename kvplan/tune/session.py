@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvplan.calibration.store import store_path
 from kvplan.config.project_file import read_project_file
+from kvplan.engine.interrupts import signals_as_interrupts
 from kvplan.engine.plan import printable_argv, printable_setup
 from kvplan.errors import InputError
 from kvplan.tune.assumed import AssumedServer
@@ -22,7 +21,7 @@ from kvplan.tune.setup import LOAD_S, as_begun, expected_start_s, prepare_again
 from kvplan.tune.strategies import search_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from kvplan.memory.hardware import GpuSpec
@@ -178,18 +177,3 @@ def require_gpu() -> None:
             "no GPU was found here through NVML, so nothing can be launched on it",
             "--dry-run shows the plan; --device cpu --gpu-memory-gib N tunes vLLM's CPU backend",
         )
-
-
-@contextlib.contextmanager
-def signals_as_interrupts() -> Iterator[None]:
-    """SIGTERM and SIGHUP take the way of Ctrl-C: stop what runs, keep what was measured."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -418,6 +418,35 @@ def test_a_signal_to_kvplan_leaves_nothing(plans: Plans, signals: list[signal.Si
     wait_until_nothing_is_left(plans)
 
 
+SIGNAL_IN_A_FINALIZER = """
+import os, signal, sys
+from kvplan.engine.interrupts import raise_if_interrupted, signals_as_interrupts
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):
+            pass
+
+with signals_as_interrupts():
+    raise_if_interrupted()
+    Finalized()
+    print("thrown away", flush=True)
+    try:
+        raise_if_interrupted()
+    except KeyboardInterrupt:
+        print("heard", flush=True)
+    raise_if_interrupted()
+"""
+
+
+def test_a_signal_that_python_throws_away_is_heard_at_the_next_look() -> None:
+    command = [sys.executable, "-c", SIGNAL_IN_A_FINALIZER]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "thrown away\nheard\n"), done.stderr
+    assert "Exception ignored in" in done.stderr
+
+
 def kill_guard(engine: Engine) -> None:
     os.kill(engine._process.guard_pid, signal.SIGKILL)
     engine.check_for(5)

@@ -19,6 +19,7 @@ class Nvml:
     """Two cards, and what runs on them."""
 
     NVMLError = pynvml.NVMLError
+    NVMLLibraryMismatchError = pynvml.NVMLLibraryMismatchError
 
     def __init__(self) -> None:
         self.used = {"GPU-a": [GIB], "GPU-b": [2 * GIB]}
@@ -28,6 +29,7 @@ class Nvml:
             "GPU-b": {10: GIB, 12: None},
         }
         self.lost = False
+        self.old_driver = False
         self.open = 0
 
     def nvmlInit(self) -> None:
@@ -60,6 +62,8 @@ class Nvml:
         return SimpleNamespace(total=24 * GIB, used=answers.pop(0) if len(answers) > 1 else answers[0])
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
+        if self.old_driver:
+            raise pynvml.NVMLLibraryMismatchError("use a versioned function")
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.processes[handle].items()]
 
 
@@ -95,6 +99,11 @@ def test_nothing_listed_is_unknown_not_zero() -> None:
     # In a container NVML lists the host's pids, or gives no size (None).
     assert bytes_held_by([99]) is None
     assert bytes_held_by([12]) is None
+
+
+def test_a_driver_older_than_the_question_for_processes_leaves_it_unknown(nvml: Nvml) -> None:
+    nvml.old_driver = True
+    assert bytes_held_by([10]) is None
 
 
 def test_memory_is_waited_for_until_the_driver_has_it_back(nvml: Nvml) -> None:
