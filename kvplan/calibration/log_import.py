@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.config.serving import FIELD_NAMES
 from kvplan.errors import FailureClass, InputError
+from kvplan.foreign import read_text
 from kvplan.launch import Launch, StartupFacts
 
 if TYPE_CHECKING:
@@ -51,9 +52,11 @@ def launch_from_log(
     from kvplan.engine.log import classify_failure, parse_startup
 
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        lines = read_text(path, errors="replace").splitlines()
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path} cannot be read: no such file", "give --log the file of a vLLM log"
+        ) from error
     facts = parse_startup(lines)
     settings = settings_from_log(lines)
     named = next((str(settings[k]) for k in _MODEL_KEYS if settings.get(k)), None)

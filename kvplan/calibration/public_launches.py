@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.config.serving import ServingConfig
 from kvplan.errors import FailureClass, InputError
+from kvplan.foreign import read_text
 from kvplan.units import bytes_from_gib
 
 if TYPE_CHECKING:
@@ -110,9 +111,9 @@ def read_public_launches(path: Path) -> tuple[PublicLaunch, ...]:
         InputError: no such file, or a line that is not a launch.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}", "give --launches FILE") from error
+        lines = read_text(path).splitlines()
+    except FileNotFoundError as error:
+        raise InputError(f"{path} cannot be read: no such file", "give --launches FILE") from error
     launches = []
     for number, line in enumerate(lines, 1):
         try:

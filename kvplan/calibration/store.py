@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvplan.errors import InputError
+from kvplan.foreign import read_text
 
 if TYPE_CHECKING:
     from kvplan.config.project_file import ProjectFile
@@ -39,7 +40,9 @@ def remember(launch: Launch, path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}", "name another file, as `launches:` in .kvplan.yaml"
+        ) from error
 
 
 def _ends_with_newline(path: Path) -> bool:
@@ -55,11 +58,9 @@ def remembered(path: Path) -> tuple[tuple[Launch, ...], int]:
         InputError: the file is there but cannot be read.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text(path, errors="replace").splitlines()
     except FileNotFoundError:
         return (), 0
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
     from kvplan.launch import Launch
 
     launches: list[Launch] = []

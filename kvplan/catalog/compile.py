@@ -6,21 +6,25 @@ Runs when the wheel is built, and on first use of an editable install or of a us
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 from pydantic import ValidationError
 
+from kvplan.catalog.index import KINDS, profile_files
 from kvplan.catalog.names import gpu_key, model_key, nearest
 from kvplan.catalog.schema import SCHEMAS, ModelProfile
 from kvplan.errors import InputError
+from kvplan.foreign import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from pydantic import BaseModel
 
+_LONGEST_PROFILE: Final = 16 * 2**20
+_EXAMPLE: Final = "docs/profiles.md shows one"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -37,12 +41,10 @@ def compile_folder(folder: Path, base_models: Mapping[str, Mapping[str, Any]] | 
     body = bytearray()
     names: dict[str, dict[str, list[str]]] = {}
     records: dict[str, dict[str, tuple[int, int]]] = {}
-    for kind_folder in sorted(p for p in folder.iterdir() if p.is_dir()):
-        kind = kind_folder.name
-        profiles = [
-            _read(path, kind)
-            for path in sorted(p for p in kind_folder.iterdir() if p.suffix in {".yaml", ".yml"})
-        ]
+    for kind in KINDS:
+        if not (folder / kind).is_dir():
+            continue
+        profiles = [_read(Path(path), kind) for path in profile_files(str(folder / kind))]
         if kind == "models":
             _apply_bases(profiles, base_models or {})
         names[kind], records[kind] = {}, {}
@@ -121,15 +123,15 @@ _REMOVED = "(removed)"
 
 
 def _read(path: Path, kind: str) -> tuple[Path, dict[str, Any]]:
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path, most_bytes=_LONGEST_PROFILE)
     try:
         data = yaml.load(text, Loader=_LOADER)  # noqa: S506  both are safe loaders
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise InputError(f"{where}: not YAML: {error.problem}") from error
+        raise InputError(f"{where}: not YAML: {error.problem}", _EXAMPLE) from error
     if not isinstance(data, dict):
-        raise InputError(f"{path}:1: a profile is a mapping of keys, this is {type(data).__name__}")
+        raise InputError(f"{path}:1: a profile is a mapping of keys, this is {type(data).__name__}", _EXAMPLE)
     schema = SCHEMAS.get(kind)
     if schema is None:
         return path, {"id": path.stem, **data}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvplan.architecture.stored_weights import StoredWeights
 from kvplan.catalog.model_source import ModelSource
 from kvplan.errors import InputError
+from kvplan.foreign import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _INDEX: Final = "model.safetensors.index.json"
 _TORCH_INDEX: Final = "pytorch_model.bin.index.json"
 _QUANT_CONFIG: Final = "hf_quant_config.json"
+_LONGEST_JSON: Final = 64 * 2**20
 _LONGEST_HEADER: Final = 100_000_000
 """The safetensors library refuses longer headers, too."""
 
@@ -67,13 +69,19 @@ def read_json(path: Path) -> dict[str, Any]:
         InputError: not readable, not JSON (with line and column), or not an object.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text(path, most_bytes=_LONGEST_JSON))
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+        raise InputError(
+            f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}", "fetch it again, whole"
+        ) from error
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path} cannot be read: no such file", "give a folder with a config.json"
+        ) from error
     if not isinstance(data, dict):
-        raise InputError(f"{path}:1:1: a JSON object is needed, this is {type(data).__name__}")
+        raise InputError(
+            f"{path}:1:1: a JSON object is needed, this is {type(data).__name__}", "fetch it again, whole"
+        )
     return data
 
 
@@ -109,7 +117,9 @@ def _from_index(index: Mapping[str, Any], source: str) -> StoredWeights | None:
     if size is None:
         return None
     if isinstance(size, bool) or not isinstance(size, int | float) or size <= 0:
-        raise InputError(f"{source}: metadata.total_size is {size!r}, not a number of bytes")
+        raise InputError(
+            f"{source}: metadata.total_size is {size!r}, not a number of bytes", "fetch it again, whole"
+        )
     return StoredWeights(total_bytes=int(size), parameters=None, kind="index", source=source)
 
 
@@ -128,9 +138,11 @@ def read_header(path: Path) -> dict[str, Any]:
                 raise InputError(f"{path}: not a safetensors file, or cut off", "download it again")
             header = json.loads(file.read(length))
     except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{path}: the safetensors header cannot be read: {error}") from error
+        raise InputError(
+            f"{path}: the safetensors header cannot be read: {error}", "download the file again"
+        ) from error
     if not isinstance(header, dict):
-        raise InputError(f"{path}: the safetensors header is no JSON object")
+        raise InputError(f"{path}: the safetensors header is no JSON object", "download the file again")
     header.pop("__metadata__", None)
     end = max((int(tensor["data_offsets"][1]) for tensor in header.values()), default=0)
     if 8 + length + end != size:

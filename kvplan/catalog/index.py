@@ -23,6 +23,10 @@ INDEX_FILE: Final = "index.jsonl"
 _YAML: Final = (".yaml", ".yml")
 _SHAPE: Final = "1"
 """Raised when the shape of an index changes, so that no cached one of another shape is read."""
+KINDS: Final = ("engines", "gpus", "models", "policies", "workloads")
+"""Sub-folders that hold profiles; whatever else lies in a folder is not looked at."""
+_MOST_ENTRIES: Final = 10_000
+"""Files in one sub-folder: a hundred times what is built in."""
 _KEEP_S: Final = 30 * 24 * 3600
 """Cached indexes older than this are removed when another is made."""
 
@@ -76,6 +80,11 @@ def folders(profiles_dir: str | None = None) -> list[str]:
             if not os.path.isdir(path):
                 raise InputError(
                     f"{origin}: {path} is not a folder", "name a folder that holds models/ or gpus/"
+                )
+            if not any(os.path.isdir(os.path.join(path, kind)) for kind in KINDS):
+                raise InputError(
+                    f"{origin}: {path} holds no profiles: none of {', '.join(f'{kind}/' for kind in KINDS)}",
+                    "name the folder above models/ or gpus/",
                 )
             found.append(path)
     if os.path.isdir(user_folder()):
@@ -153,13 +162,39 @@ def _fingerprint(folder: str) -> str:
     if folder != _built_in_folder():
         folders_read.append(_built_in_folder())  # a user's profile may start from a built-in one
     for read in folders_read:
-        for kind in sorted(entry.path for entry in os.scandir(read) if entry.is_dir()):
-            seen += sorted(entry.path for entry in os.scandir(kind) if entry.name.endswith(_YAML))
+        for kind in KINDS:
+            seen += profile_files(os.path.join(read, kind))
     stats = [(path, os.stat(path)) for path in seen]
     text = "\n".join(f"{path} {stat.st_mtime_ns} {stat.st_size}" for path, stat in stats)
     newest = max(stat.st_mtime_ns for _, stat in stats)
     size = sum(stat.st_size for _, stat in stats)
     return f"{_SHAPE}-{zlib.crc32(f'{folder} {text}'.encode()):08x}-{newest:x}-{size:x}"
+
+
+def profile_files(folder: str) -> list[str]:
+    """The YAML files of one sub-folder of profiles, sorted; none if it is not there.
+
+    Raises:
+        InputError: it cannot be read, or holds more entries than any folder of profiles.
+    """
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for number, entry in enumerate(entries):
+                if number == _MOST_ENTRIES:
+                    raise InputError(
+                        f"{folder} holds more than {_MOST_ENTRIES:,} files: not a folder of profiles",
+                        "name the folder above your own models/ or gpus/",
+                    )
+                if entry.name.endswith(_YAML):
+                    found.append(entry.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be read: {error.strerror}", "give kvplan leave to read it"
+        ) from error
+    return sorted(found)
 
 
 def _compiled(folder: str) -> bytes:

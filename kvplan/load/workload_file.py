@@ -15,6 +15,7 @@ import yaml
 
 from kvplan.catalog.names import nearest
 from kvplan.errors import InputError, UnknownNameError
+from kvplan.foreign import read_text
 from kvplan.load.lengths import LengthSample, Marginal, merge, pair
 from kvplan.load.workload import SCHEMA, Arrivals, ClosedLoop, Poisson, Trace, Workload
 
@@ -65,9 +66,9 @@ def read_workload(path: Path) -> Workload:
         InputError: unreadable, not YAML, an unknown key (with the nearest known one) or a wrong value.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+        text = read_text(path)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} cannot be read: no such file", "kvplan workload lists presets") from error
     return parse_workload(text, path)
 
 

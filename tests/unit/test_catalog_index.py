@@ -144,6 +144,27 @@ def test_a_folder_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         find_gpu("4090")
 
 
+def test_a_folder_without_profiles_is_not_walked(tmp_path: Path) -> None:
+    """As `--profiles /` is: nothing but the five sub-folders of profiles is looked into."""
+    add(tmp_path, "etc", "a.yaml", "not: a profile")
+    with pytest.raises(InputError, match="holds no profiles: none of engines/, gpus/, models/") as raised:
+        all_gpus(profiles_dir=str(tmp_path))
+    assert raised.value.hint == "name the folder above models/ or gpus/"
+    add(tmp_path, "gpus", "mine.yaml", CARD)
+    (tmp_path / "etc" / "b.yaml").write_text("{not YAML")
+    assert find_gpu("our-card", profiles_dir=str(tmp_path)).name == "My 4090"
+
+
+def test_a_folder_with_too_many_files_is_left_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "_MOST_ENTRIES", 3)
+    for number in range(4):
+        add(tmp_path, "models", f"m{number}.yaml", MODEL)
+    with pytest.raises(InputError, match="models holds more than 3 files: not a folder of profiles"):
+        find_model("acme/Tiny", profiles_dir=str(tmp_path))
+
+
 def test_a_cache_that_cannot_be_written_costs_time_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

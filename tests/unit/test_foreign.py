@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvplan.errors import ExitCode, InputError
-from kvplan.foreign import reading
+from kvplan.foreign import read_text, reading
 from kvplan.units import bytes_from_gib, parse_count
 
 if TYPE_CHECKING:
@@ -140,3 +140,48 @@ def test_sizes_beyond_any_machine_are_refused() -> None:
         bytes_from_gib(float("inf"))
     with pytest.raises(InputError, match="digits is no size"):
         parse_count("9" * 30, "--x")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("profiles", "calibrate", "--launches", "/dev/zero"),
+        ("profiles", "calibrate", "--log", "/dev/zero", "--gpu", "h100"),
+        ("profiles", "models", "--profiles", "/dev"),
+        ("estimate", "--model", "qwen2-7b", "--gpu", "4090", "--workload", "/dev/zero"),
+        ("estimate", "--model", "/dev/zero", "--gpu", "4090"),
+        ("workload", "/dev/zero"),
+    ],
+)
+def test_what_has_no_end_is_refused_in_one_line(argv: tuple[str, ...]) -> None:
+    code, out, err = run(sys.executable, "-m", "kvplan", *argv)
+    assert code == ExitCode.CANNOT_JUDGE
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("kvplan: ")
+    assert err.rstrip().endswith(")"), "a hint"
+
+
+def test_a_store_of_launches_without_end(tmp_path: Path) -> None:
+    (tmp_path / ".kvplan.yaml").write_text("launches: /dev/zero\n")
+    code, _, err = run(*QWEN, cwd=tmp_path)
+    assert (code, err) == (
+        ExitCode.CANNOT_JUDGE,
+        "kvplan: /dev/zero is longer than 256 MiB, which no such file is (name another file)\n",
+    )
+
+
+def test_text_is_read_whole_up_to_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("grün\n")
+    assert read_text(path, most_bytes=6) == "grün\n"
+    with pytest.raises(InputError, match="is longer than 0 MiB"):
+        read_text(path, most_bytes=5)
+    path.write_bytes(b"a\nb\xff")
+    with pytest.raises(InputError, match=r"a:2 cannot be read: not UTF-8 text"):
+        read_text(path)
+    assert read_text(path, errors="replace") == "a\nb\ufffd"
+    with pytest.raises(FileNotFoundError):
+        read_text(tmp_path / "none")
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        read_text(tmp_path)
