@@ -111,7 +111,7 @@ def check(
 
 
 def _list(found: Found, output_format: CheckFormat | None) -> int:
-    from kvplan.gate import listing
+    from kvplan.report.check import listing
 
     if output_format not in {None, CheckFormat.TEXT, CheckFormat.JSON}:
         raise InputError(f"--list --format {output_format}: text and json only")

@@ -14,7 +14,6 @@ from kvplan.gate.compare import is_same, pair
 from kvplan.gate.globs import path_matches
 from kvplan.gate.judge import Judged, NotJudged, judge
 from kvplan.gate.numbers import numbers
-from kvplan.gate.plain import as_json, as_text
 from kvplan.gate.policy import NO_POLICY
 from kvplan.gate.result import SEVERITIES, Checked, Finding, LaunchResult
 from kvplan.gate.rules import NO_LAUNCH, RULES
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from kvplan.gate.result import FailOn
     from kvplan.gate.rules.base import Rule
     from kvplan.gate.terms import Terms
-
-__all__ = ["Base", "as_json", "as_text", "check_launches"]
 
 _RULES = {rule.id: rule for rule in RULES}
 _NOTICEABLE = 0.005
@@ -78,7 +75,12 @@ def check_launches(
     """
     today = today or dt.datetime.now(dt.UTC).date()
     run = _Run(found, policy, gpu, vllm_version, base)
-    checked = Checked(found, fail_on=fail_on, base=base.name if base is not None else None)
+    checked = Checked(
+        found,
+        fail_on=fail_on,
+        base=base.name if base is not None else None,
+        upgrade_to=vllm_version if base is not None and base.name is None else None,
+    )
     checked.launches = [run.result(i) for i in range(len(found.launches))]
     waivers, wrong = of_comments(found.comments, today, counts=run.counts)
     book = WaiverBook([*policy.waivers, *waivers], today)
@@ -91,10 +93,10 @@ def check_launches(
             (checked.old if item.status == "unchanged" else checked.findings).append(told)
     checked.fixed, checked.removed = run.fixed(), run.removed()
     silent = {item.launch.path for item in checked.not_judged}
-    loose = [
-        *wrong,
-        *book.idle(found.launches, whole=launch_paths is not None and base is None, silent=silent),
-    ]
+    loose = wrong
+    if checked.upgrade_to is None:  # what a waiver does today is no matter of tomorrow's vLLM
+        whole = launch_paths is not None and base is None
+        loose += book.idle(found.launches, whole=whole, silent=silent)
     if launch_paths is not None:
         loose += _without_launch(policy, launch_paths, checked.removed, compares=base is not None)
     for item in loose:
@@ -143,7 +145,13 @@ class _Run:
             answer = _answer(launch, self._terms[i], gpu, version)
             self._before[i] = answer
             self._base_cases[i] = Case(
-                launch, self._terms[i], _judged(answer), None, _beside(launch, before), version
+                launch,
+                self._terms[i],
+                _judged(answer),
+                None,
+                _beside(launch, before),
+                version,
+                replicas=_copies(launch, found.launches[i]),
             )
         self._cases = [
             Case(
@@ -153,6 +161,8 @@ class _Run:
                 _judged(self._before.get(i)),
                 _beside(launch, found.launches),
                 vllm_version,
+                replicas=_copies(launch, self._pairs.get(i)),
+                base_replicas=_copies(self._pairs.get(i), launch),
             )
             for i, launch in enumerate(found.launches)
         ]
@@ -213,6 +223,13 @@ class _Run:
             return True
         path = self._base.renames.get(comment.path, comment.path)
         return any(one.path == path and one.text == comment.text for one in self._base.found.comments)
+
+
+def _copies(launch: LaunchFound | None, other: LaunchFound | None) -> int:
+    """Replicas of a launch, where its counterpart says so too: else nothing can be compared."""
+    if launch is None or other is None or not launch.replicas or not other.replicas:
+        return 1
+    return launch.replicas
 
 
 def _judged(answer: Judged | NotJudged | None) -> Judged | None:

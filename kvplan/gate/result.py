@@ -139,6 +139,8 @@ class Checked:
     """What could not be read where the policy asks that everything can be judged."""
     base: str | None = None
     """The commit compared with."""
+    upgrade_to: str | None = None
+    """The vLLM that all are judged with, where the releases that the launches pin are the base."""
     fail_on: FailOn = "error"
 
     @property

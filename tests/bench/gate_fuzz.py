@@ -19,12 +19,12 @@ import time
 import traceback
 from pathlib import Path
 
-from kvplan.gate import plain
 from kvplan.gate.check import Base, check_launches
 from kvplan.gate.find import read_into
 from kvplan.gate.found import Found
-from kvplan.gate.listing import as_json, as_text
 from kvplan.gate.repo_files import DiskFiles, decode
+from kvplan.report.check import listing
+from kvplan.report.check.show import FORMATS, render
 
 CASES = Path(__file__).parents[1] / "data" / "gate" / "cases"
 NAMES = [
@@ -113,20 +113,20 @@ def mutate(rng: random.Random, seeds: list[bytes]) -> bytes:
 
 
 def try_one(data: bytes, name: str, files: DiskFiles) -> int:
-    """Read one input and print it in both formats; gives the launches found.
+    """Read one input and print it in every format; gives the launches found.
 
     Raises:
         AssertionError: a secret came out.
     """
     found = Found()
     read_into(found, name, decode(data), files)
-    printed = as_json(found) + as_text(found)
+    printed = listing.as_json(found) + listing.as_text(found)
     checked = check_launches(found, gpu="l4", base=Base(found, "base"), today=TODAY)
     assert not checked.findings or all(item.launch is None for item in checked.findings), (
         "compared with itself"
     )
     checked = check_launches(found, gpu="rtx-4090", today=TODAY)
-    printed += plain.as_json(checked) + plain.as_text(checked)
+    printed += "".join(render(checked, form, tag="fuzz", root=CASES) for form in FORMATS)
     printed.encode("utf-8")
     assert SECRET not in printed, "secret printed"
     return len(found.launches)

@@ -27,7 +27,7 @@ FIELDS = ("model", "gpu", "num_gpus", "flags", "stage", "profile", "mig")
 def listed(root: Path) -> dict[str, Any]:
     """What `kvplan check --list --format json` finds in a tree."""
     from kvplan.gate.find import read_paths
-    from kvplan.gate.listing import as_json
+    from kvplan.report.check.listing import as_json
 
     document: dict[str, Any] = json.loads(as_json(read_paths(["."], root)))
     return document

@@ -421,7 +421,7 @@ def test_standard_input_is_judged_by_the_same_policy(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == ExitCode.NO
-    assert result.stdout.startswith("-:1: error KVP001: ")
+    assert result.stdout.startswith("stdin:1: error KVP001: ")
 
 
 def test_the_policy_of_the_page_loads(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ import pytest
 
 from kvplan.errors import ExitCode, InputError
 from kvplan.gate.run import Asked, checked
+from kvplan.report.check.markdown import as_comment
+from kvplan.report.check.marker import Marker
+from kvplan.report.check.text import as_text
 from tests.unit.gate_repository import (
     CHAT,
     LEGACY,
@@ -291,6 +294,50 @@ def test_what_was_wrong_before_the_upgrade_is_no_news_of_it(copy: Path) -> None:
     answer = judged(copy, base=None, vllm_version="0.20.0")
     assert [item.rule for item in answer.old] == ["KVP001"]
     assert answer.exit_code is ExitCode.OK
+
+
+def test_an_upgrade_is_told_as_what_it_breaks(copy: Path) -> None:
+    long = CHAT.replace("--max-model-len=8192", "--max-model-len=65536")
+    tool = (
+        "docker run --gpus device=0 vllm/vllm-openai:v0.16.0 --model Qwen/Qwen2-7B-Instruct --swap-space 4\n"
+    )
+    unpinned = "vllm serve Qwen/Qwen2-7B-Instruct --max-model-len 8192 --swap-space 4\n"
+    commit(
+        copy,
+        {"deploy/chat.yaml": long, "bare.sh": unpinned, "tools/serve.sh": tool},
+        "three launches",
+    )
+    answer = judged(copy, base=None, vllm_version="0.20.0", gpu="rtx-4090")
+    text = as_text(answer)
+    lines = {line.partition(":")[0]: line for line in text.splitlines() if " KVP004: " in line}
+    # 0.17.1 was the last release with --swap-space: 0.16.0 has it, and the script pins nothing.
+    assert lines["tools/serve.sh"].endswith("passes without --swap-space")
+    assert lines["bare.sh"].endswith("passes without --swap-space (pins no release to compare with)")
+    assert " error KVP001: will not start" in text
+    assert text.splitlines()[-1] == (
+        "4 launches, 4 judged, 0 not judged; vLLM 0.20.0 breaks 2 of them: 2 findings new with it, "
+        "1 with the pinned releases too"
+    )
+    assert "the base has it too" not in text
+    assert "vLLM 0.20.0 breaks 2 of 4 launches" in as_comment(answer, Marker("default", 1))
+    quiet = judged(copy, base=None, vllm_version="0.19.1", gpu="rtx-4090", paths=("deploy",))
+    assert as_text(quiet).splitlines()[-1] == (
+        "1 launch, 1 judged, 0 not judged; vLLM 0.19.1 breaks none of them: 0 findings new with it, "
+        "1 with the pinned releases too"
+    )
+
+
+def test_a_capacity_regression_is_told_in_the_tokens_of_all_replicas(copy: Path) -> None:
+    fewer = CHAT.replace("replicas: 2", "replicas: 1")
+    commit(copy, {"deploy/chat.yaml": fewer}, "one replica")
+    answer = judged(copy, base="origin/main")
+    (item,) = [one for one in answer.findings if one.rule == "KVP022"]
+    each = tokens(answer)
+    assert each[0] == each[1]
+    assert item.before == f"{2 * each[0]:,} KV tokens in 2 replicas"
+    assert item.seen == f"{each[0]:,} KV tokens"
+    # The policy allows 5 % of what both replicas held.
+    assert item.limit == f"at least {2 * each[0] * 0.95:,.0f} tokens"
 
 
 def test_a_file_that_cannot_be_read_where_all_must_be_judged_is_exit_2(copy: Path) -> None:

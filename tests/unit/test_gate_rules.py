@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kvplan.errors import ExitCode
-from kvplan.gate.check import Base, as_text, check_launches
+from kvplan.gate.check import Base, check_launches
 from kvplan.gate.find import read_paths, read_tree, tree_files
 from kvplan.gate.load_policy import load_policy
 from kvplan.gate.policy import NO_POLICY
 from kvplan.gate.repo_files import DiskFiles
 from kvplan.gate.rules import RULE_IDS, RULES
+from kvplan.report.check.text import as_text
 
 if TYPE_CHECKING:
     from kvplan.gate.result import Checked

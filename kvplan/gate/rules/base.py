@@ -33,6 +33,9 @@ class Case:
     """Launches of the same file, this one among them."""
     vllm_version: str | None = None
     """The release that the run was told to judge with."""
+    replicas: int = 1
+    """Copies of the launch, where both it and its counterpart say how many; else one each."""
+    base_replicas: int = 1
 
     @property
     def estimate(self) -> Estimate | None:

@@ -210,22 +210,20 @@ class CapacityRegression(Rule):
         estimate, allowed = case.starting, case.terms.max_capacity_regression_percent
         if estimate is None or allowed is None or case.base is None or case.base.estimate is None:
             return
-        replicas = _replicas(case)
-        before = _tokens(case.base.estimate) * replicas[1]
-        now = _tokens(estimate) * replicas[0]
+        before = _tokens(case.base.estimate) * case.base_replicas
+        now = _tokens(estimate) * case.replicas
         least = before * (1 - allowed / 100)
         if before <= 0 or now >= least:
             return
-        copies = "" if replicas == (1, 1) else f" in {replicas[0]} replicas"
         message = (
-            f"holds {now:,.0f} KV tokens{copies}, {100 * (1 - now / before):.1f} % less than the base "
-            f"({before:,.0f}); the policy allows {allowed:g} %"
+            f"holds {now:,.0f} KV tokens{_copies(case.replicas)}, {100 * (1 - now / before):.1f} % less than "
+            f"the base ({before:,.0f}{_copies(case.base_replicas)}); the policy allows {allowed:g} %"
         )
 
         def enough(answer: Estimate) -> bool:
-            return starts(answer) and _tokens(answer) * replicas[0] >= least
+            return starts(answer) and _tokens(answer) * case.replicas >= least
 
-        passes = self._passing(case, enough, replicas)
+        passes = self._passing(case, enough)
         yield self.finding(
             case, message, passes=passes, limit=f"at least {least:,.0f} tokens", flag=_first_change(case)
         )
@@ -234,18 +232,18 @@ class CapacityRegression(Rule):
         """See Rule."""
         if case.estimate is None:
             return None
-        tokens = _tokens(case.estimate)
-        return Sight(f"{tokens:,.0f} KV tokens", tokens)
+        tokens = _tokens(case.estimate) * case.replicas
+        return Sight(f"{tokens:,.0f} KV tokens{_copies(case.replicas)}", tokens)
 
     @staticmethod
-    def _passing(case: Case, enough: object, replicas: tuple[int, int]) -> str | None:
+    def _passing(case: Case, enough: object) -> str | None:
         judged, base = case.judged, case.base
         if judged is None or base is None:
             return None
         undo = [{flag: value} for flag, value in _changed_flags(judged, base)]
         found = first_that_passes(case, [*undo, *more_memory(judged)], enough)  # type: ignore[arg-type]
-        if found is None and replicas[0] < replicas[1]:
-            return f"replicas: {replicas[1]}"
+        if found is None and case.replicas < case.base_replicas:
+            return f"replicas: {case.base_replicas}"
         return found
 
 
@@ -257,11 +255,8 @@ def _tokens(estimate: Estimate) -> float:
     return tokens * estimate.settings.data_parallel_size
 
 
-def _replicas(case: Case) -> tuple[int, int]:
-    """Copies now and in the base, where both say; else one each."""
-    now = case.launch.replicas
-    before = case.base.launch.replicas if case.base is not None else None
-    return (now, before) if now and before else (1, 1)
+def _copies(replicas: int) -> str:
+    return "" if replicas == 1 else f" in {replicas} replicas"
 
 
 def _changed_flags(judged: Judged, base: Judged) -> Iterator[tuple[str, object]]:

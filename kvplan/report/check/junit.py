@@ -6,6 +6,7 @@ import io
 from typing import TYPE_CHECKING
 
 from kvplan.report.check.safe import clean, clean_path, message_of
+from kvplan.report.check.words import known_before
 
 if TYPE_CHECKING:
     from junitparser import TestCase, TestSuite
@@ -126,7 +127,7 @@ def _tell(case: TestCase, findings: list[Finding], checked: Checked) -> None:
         elif finding.waiver is not None and not finding.waiver.expired:
             told.append(f"{finding.rule} (waived until {clean(finding.waiver.until)}): {text}")
         else:
-            known = ", the base has it too" if finding.status == "unchanged" else ""
+            known = f", {known_before(checked)}" if finding.status == "unchanged" else ""
             told.append(f"{finding.rule} ({finding.severity}{known}): {text}")
     if told:
         case.system_out = "\n".join(told)

@@ -20,14 +20,14 @@ def launch_lines(item: LaunchResult, checked: Checked) -> str:
     """The launch's line and its table."""
     rows = [_finding_row(one, item) for one in _findings_of(item, checked)]
     rows += _number_rows(item)
-    title = _title(item)
+    title = _title(item, compares=checked.upgrade_to is None)
     if not rows:
         return f"{title}\n"
     table = render_table(("rule", "before", "now", "change", "limit"), rows, left=(0, 4), markdown=True)
     return f"{title}\n\n{table}\n"
 
 
-def _title(item: LaunchResult) -> str:
+def _title(item: LaunchResult, *, compares: bool) -> str:
     launch, numbers = item.launch, item.now or item.before
     parts = [f"**{code(place_of(launch.path, launch.line))}**", code(launch.model or "unknown model")]
     if numbers is not None:
@@ -36,7 +36,7 @@ def _title(item: LaunchResult) -> str:
     if item.not_judged is not None:
         parts.append(f"not judged: {prose(item.not_judged)}")
     else:
-        new = "new: " if item.change == "added" else ""
+        new = "new: " if item.change == "added" and compares else ""
         starts = item.now is not None and item.now.starts != "no"
         parts.append(f"**{new}{direction(item) or ('starts' if starts else 'will not start')}**")
     return " · ".join(parts)

@@ -11,7 +11,7 @@ import kvplan
 from kvplan.report.check.fitted import Section, fit
 from kvplan.report.check.launch_table import launch_lines
 from kvplan.report.check.safe import code, joint_of, place_of, prose
-from kvplan.report.check.words import VERDICTS, is_quiet, sentence, shown_launches
+from kvplan.report.check.words import VERDICTS, is_quiet, known_before, sentence, shown_launches
 
 if TYPE_CHECKING:
     from kvplan.gate.result import Checked, Finding
@@ -54,7 +54,10 @@ def _body(checked: Checked) -> list[Section]:
     sections.append(_listed("The policy asks that these can be judged:", unmet))
     folded = (
         ("What was found", [_found(finding) for finding in checked.findings]),
-        ("The base has it too", [_found(finding) for finding in checked.old]),
+        (
+            _capital(known_before(checked)),
+            [_found(finding) for finding in checked.old],
+        ),
         ("Waived", [_waived(finding) for finding in checked.waived]),
         ("Fixed", [_found(finding) for finding in checked.fixed]),
         (
@@ -80,6 +83,10 @@ def _body(checked: Checked) -> list[Section]:
 
 
 _LAUNCHES_OUT: Final = "*{} launches left out: the host takes no longer comment*\n"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _listed(title: str, items: list[str]) -> Section:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.gate.redact import redact_text
 
@@ -15,7 +16,7 @@ LONGEST_PATH: Final = 4096
 
 # Control characters, those that turn or hide text on the screen, lone surrogates, non-characters.
 _INVISIBLE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\ufffe\uffff\U000e0000-\U000e007f]"
 )
 _SPACES: Final = re.compile(r"[\t\n\r\x0b\x0c\x85\u2028\u2029]+")
 # What Markdown, HTML, references, math and tables give a meaning to. An underscore between letters is one.
@@ -33,6 +34,12 @@ def clean_path(path: str) -> str:
     """A file's path as it is shown: relative, with forward slashes, without `./`; stdin by its name."""
     path = clean(path, LONGEST_PATH)
     return "stdin" if path == "-" else path.removeprefix("./")
+
+
+def safe_json(document: Any) -> str:
+    """A JSON document that acts on no terminal: what `clean` takes away is spelled out here."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    return _INVISIBLE.sub(lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text)
 
 
 def prose(text: str, longest: int = LONGEST_MESSAGE) -> str:

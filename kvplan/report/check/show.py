@@ -87,9 +87,13 @@ def _renderer(form: str) -> Callable[[Checked], str]:
         from kvplan.report.check.junit import as_junit
 
         return as_junit
-    from kvplan.gate import plain
+    if form == "json":
+        from kvplan.report.check.json_document import as_json
 
-    return plain.as_json if form == "json" else plain.as_text
+        return as_json
+    from kvplan.report.check.text import as_text
+
+    return as_text
 
 
 def _write(path: Path, text: str, mode: str) -> None:

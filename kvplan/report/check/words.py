@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kvplan.report.check.safe import clean
+
 if TYPE_CHECKING:
     from kvplan.gate.result import Checked, LaunchResult
 
@@ -21,6 +23,16 @@ _DIRECTIONS: Final = {
 def compares(checked: Checked) -> bool:
     """Whether there is a base that the launches are held against."""
     return checked.base is not None or any(item.change is not None for item in checked.launches)
+
+
+def known_before(checked: Checked) -> str:
+    """What is said of a finding that is no news."""
+    return "the base has it too" if checked.upgrade_to is None else "with the pinned vLLM too"
+
+
+def broken(checked: Checked) -> int:
+    """Launches that another release of vLLM breaks: with an error that their own release does not have."""
+    return len({id(one.launch) for one in checked.findings if one.launch and one.severity == "error"})
 
 
 def shown_launches(checked: Checked) -> list[LaunchResult]:
@@ -57,6 +69,8 @@ def sentence(checked: Checked) -> str:
 def _how_many(checked: Checked) -> str:
     total = len(checked.launches)
     launches = "launch" if total == 1 else "launches"
+    if checked.upgrade_to is not None:
+        return f"vLLM {clean(checked.upgrade_to)} breaks {broken(checked) or 'none'} of {total} {launches}"
     if not compares(checked):
         return f"{total} {launches} read"
     changed = sum(item.change in {"added", "changed"} for item in checked.launches)

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.gate.redact import redact, redact_text
+from kvplan.report.check.safe import LONGEST_PATH, clean, place_of, safe_json
 
 if TYPE_CHECKING:
     from kvplan.gate.found import Found, LaunchFound
@@ -33,7 +34,11 @@ def as_dict(found: Found) -> dict[str, Any]:
         "schema": SCHEMA,
         "launches": [_launch(launch) for launch in found.launches],
         "not_read": [
-            {"path": redact_text(miss.path), "line": miss.line, "reason": redact_text(miss.reason)}
+            {
+                "path": _path(miss.path),
+                "line": miss.line,
+                "reason": redact_text(miss.reason),
+            }
             for miss in found.not_read
         ],
         "files_read": found.files_read,
@@ -42,16 +47,15 @@ def as_dict(found: Found) -> dict[str, Any]:
 
 def as_json(found: Found) -> str:
     """The document of `--list --format json`."""
-    return json.dumps(as_dict(found), indent=2, ensure_ascii=False, allow_nan=False)
+    return safe_json(as_dict(found))
 
 
 def as_text(found: Found) -> str:
     """One launch a paragraph, then what was not read, then a count."""
     lines: list[str] = []
     for launch in as_dict(found)["launches"]:
-        lines.append(
-            f"{launch['path']}:{launch['line']}: {launch['model'] or 'model unknown'} ({launch['format']})"
-        )
+        place = place_of(launch["path"], launch["line"])
+        lines.append(f"{place}: {launch['model'] or 'model unknown'} ({launch['format']})")
         cards = launch["gpu"]
         gpu = " or ".join(cards) if isinstance(cards, list) else cards or "GPU unknown"
         lines.append(f"    on {launch['num_gpus'] if launch['num_gpus'] is not None else '?'} x {gpu}")
@@ -69,24 +73,29 @@ def as_text(found: Found) -> str:
         for name, why in launch.get("invalid", {}).items():
             lines.append(f"    refused by vLLM: {name}: {why}")
     lines += [
-        f"{miss['path']}:{miss['line']}: not read: {miss['reason']}" for miss in as_dict(found)["not_read"]
+        f"{place_of(miss['path'], miss['line'])}: not read: {miss['reason']}"
+        for miss in as_dict(found)["not_read"]
     ]
     count, missed = len(found.launches), len(found.not_read)
     lines.append(
         f"{count} launch{'' if count == 1 else 'es'} in {found.files_read} files"
         + (f", {missed} not read" if missed else "")
     )
-    return "\n".join(lines)
+    return "\n".join(map(clean, lines))
+
+
+def _path(path: str) -> str:
+    return redact_text(path, LONGEST_PATH)
 
 
 def _launch(launch: LaunchFound) -> dict[str, Any]:
     out: dict[str, Any] = {
-        "path": redact_text(launch.path),
+        "path": _path(launch.path),
         "line": launch.line,
         "column": launch.column,
         "format": launch.format,
         "model": None if launch.model is None else redact_text(launch.model),
-        "gpu": list(launch.gpu) if isinstance(launch.gpu, tuple) else launch.gpu,
+        "gpu": redact(launch.gpu),
         "num_gpus": launch.num_gpus,
         "flags": {name: _finite(redact(value, name)) for name, value in launch.flags.items()},
         "unresolved": [redact_text(name) for name in launch.unresolved],

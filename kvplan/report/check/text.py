@@ -1,0 +1,96 @@
+"""The gate's answer as plain text: one finding a line, then what came of the launches, then the count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvplan.report.check.safe import clean, clean_path, message_of, place_of
+from kvplan.report.check.words import broken, known_before
+
+if TYPE_CHECKING:
+    from kvplan.gate.result import Checked, Finding, LaunchResult
+
+
+def as_text(checked: Checked) -> str:
+    """Findings, new ones first; what was waived, fixed, changed, not judged and not read; a count."""
+    alone = _alone(checked)
+    lines = [
+        _line(item) + (" (pins no release to compare with)" if id(item.launch) in alone else "")
+        for item in checked.findings
+    ]
+    lines += [f"{_line(item)} ({known_before(checked)})" for item in checked.old]
+    lines += [_line(item) for item in checked.waived]
+    gone = "fixed" if checked.upgrade_to is None else f"gone with vLLM {clean(checked.upgrade_to)}:"
+    lines += [
+        f"{place_of(item.path, item.line)}: {gone} {item.rule}: {clean(item.message)}"
+        for item in checked.fixed
+    ]
+    lines += [line for item in checked.launches if (line := _change(item)) is not None]
+    for item in checked.not_judged:
+        place = place_of(item.launch.path, item.launch.line)
+        lines.append(
+            f"{place}: not judged: {clean(item.not_judged or '')}"
+            + (" (the policy requires that it is)" if item.must_be_judged else "")
+        )
+    lines += [
+        f"{clean_path(miss.path)}:{miss.line}: not read: {clean(miss.reason)}" for miss in checked.not_read
+    ]
+    lines += [clean(note) for note in checked.notes]
+    return "\n".join([*lines, _count(checked)])
+
+
+def _alone(checked: Checked) -> set[int]:
+    """Launches that an upgrade finds without a counterpart: they pin nothing."""
+    if checked.upgrade_to is None:
+        return set()
+    return {id(item.launch) for item in checked.launches if item.change == "added"}
+
+
+def _line(item: Finding) -> str:
+    text = f"{place_of(item.path, item.line)}: {item.severity} {item.rule}: {message_of(item)}"
+    waiver = item.waiver
+    if waiver is None:
+        return text
+    said = f"waiver expired on {waiver.until}" if waiver.expired else f"waived until {waiver.until}"
+    return f"{text} ({said}: {clean(waiver.reason)})"
+
+
+def _change(item: LaunchResult) -> str | None:
+    """What a change does to a launch, in one line; None where nothing can be compared or nothing changed."""
+    now, before = item.now, item.before
+    if now is None or before is None or item.change != "changed":
+        return None
+    parts = []
+    if before.vllm_version != now.vllm_version:
+        parts.append(f"vLLM {before.vllm_version} -> {now.vllm_version}")
+    if before.kv_tokens != now.kv_tokens:
+        share = f" ({100 * (now.kv_tokens / before.kv_tokens - 1):+.1f} %)" if before.kv_tokens > 0 else ""
+        parts.append(f"KV tokens {before.kv_tokens:,} -> {now.kv_tokens:,}{share}")
+    if before.max_requests != now.max_requests or before.max_model_len != now.max_model_len:
+        parts.append(
+            f"requests of max_model_len {before.max_requests} of {before.max_model_len:,} -> "
+            f"{now.max_requests} of {now.max_model_len:,}"
+        )
+    if (before.gpu, before.num_gpus) != (now.gpu, now.num_gpus):
+        parts.append(f"GPUs {before.num_gpus} x {before.gpu} -> {now.num_gpus} x {now.gpu}")
+    if None not in {before.usd_per_hour, now.usd_per_hour} and before.usd_per_hour != now.usd_per_hour:
+        parts.append(f"USD an hour {before.usd_per_hour:.2f} -> {now.usd_per_hour:.2f}")
+    return f"{place_of(item.launch.path, item.launch.line)}: {clean(', '.join(parts))}" if parts else None
+
+
+def _count(checked: Checked) -> str:
+    total, found, known = len(checked.launches), len(checked.findings), len(checked.old)
+    findings = "finding" if found == 1 else "findings"
+    text = (
+        f"{total} launch{'' if total == 1 else 'es'}, {len(checked.judged)} judged, "
+        f"{len(checked.not_judged)} not judged"
+    )
+    if checked.upgrade_to is not None:
+        text += f"; vLLM {clean(checked.upgrade_to)} breaks {broken(checked) or 'none'} of them: "
+        text += f"{found} {findings} new with it"
+        text += f", {known} with the pinned releases too" if known else ""
+    elif checked.base is not None:
+        text += f", {found} new {findings}" + (f", {known} that the base has too" if known else "")
+    else:
+        text += f", {found} {findings}"
+    return text + (f", {len(checked.waived)} waived" if checked.waived else "")
