@@ -29,30 +29,41 @@ def report(
     output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
     output: Annotated[str | None, typer.Option(help="A file to write instead of printing.")] = None,
 ) -> None:
-    """Render a run of `kvplan tune`, finished or not.
+    """Render a run of `kvplan tune` (also of --url and --ladder), finished or not.
 
-    Exit code: 0 it has a confirmed setting that meets the target, 1 it has none, 2 no such run.
+    Exit code: 0 it met its target, 1 it did not, 2 no such run.
     """
     from pathlib import Path
 
     from kvplan.foreign import reading
-    from kvplan.report.tune import TuneReport
-    from kvplan.tune.journal import find_run, read_journal
+    from kvplan.tune.journal import find_run
 
     folder = find_run(run, Path(runs_dir))
     with reading(f"the journal of {folder}"):
-        told = TuneReport.of(read_journal(folder))
-        if output_format is Format.HTML:
-            from kvplan.report.html import render_html
-
-            text = render_html(told, folder)
-        else:
-            text = told.render(output_format.value)
+        text, is_met = _rendered(folder, output_format)
     if output is None:
         emit(text)
     else:
         _write(text, Path(output))
-    raise typer.Exit(ExitCode.OK if told.recommendation.met else ExitCode.NO)
+    raise typer.Exit(ExitCode.OK if is_met else ExitCode.NO)
+
+
+def _rendered(folder: Path, output_format: Format) -> tuple[str, bool]:
+    """The report, and whether its answer is yes."""
+    from kvplan.report.runs import special_report_of
+    from kvplan.report.tune import TuneReport
+    from kvplan.tune.journal import read_journal
+
+    contents = read_journal(folder)
+    special = special_report_of(contents)
+    if special is not None:
+        return special.render(output_format.value), special.met
+    told = TuneReport.of(contents)
+    if output_format is Format.HTML:
+        from kvplan.report.html import render_html
+
+        return render_html(told, folder), told.recommendation.met
+    return told.render(output_format.value), told.recommendation.met
 
 
 def _write(text: str, path: Path) -> None:

@@ -9,7 +9,9 @@ import typer
 
 from kvplan.cli.estimate import Format
 from kvplan.cli.output import emit
-from kvplan.errors import ExitCode
+from kvplan.cli.tune_modes import ServerFlags, mode_of, run_ladder, run_server, show_ladder
+from kvplan.cli.values import finite
+from kvplan.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 _SETTINGS = "vLLM settings that every launch gets"
 _WORKLOAD = "Target and workload"
 _SEARCH = "Search"
+_SERVER = "A server that runs already"
+_LADDER = "The articles' before and after"
 
 
 class Objective(enum.StrEnum):
@@ -42,11 +46,14 @@ def tune(
     demo: Annotated[
         bool, typer.Option("--demo", help="A tiny random model on CPU: everything real, nothing downloaded.")
     ] = False,
-    model: Annotated[str | None, typer.Option(help="Profile name, folder or hub id.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Profile name, folder or hub id; with --url its name there.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cuda (default where a GPU is) or cpu.")] = None,
     gpu: Annotated[str | None, typer.Option(help="Card by name; default: the one found here.")] = None,
     gpu_memory_gib: Annotated[
-        float | None, typer.Option(help="On CPU the size of the card: a memory cgroup of that size.")
+        float | None,
+        typer.Option(callback=finite, help="On CPU the size of the card: a memory cgroup of that size."),
     ] = None,
     target_concurrency: Annotated[
         int | None, typer.Option(min=1, help="Users at once.", rich_help_panel=_WORKLOAD)
@@ -56,20 +63,61 @@ def tune(
     workload: Annotated[
         str | None, typer.Option(help="A workload file or preset.", rich_help_panel=_WORKLOAD)
     ] = None,
-    ttft_p99_ms: Annotated[float | None, typer.Option(min=0, rich_help_panel=_WORKLOAD)] = None,
-    tpot_p99_ms: Annotated[float | None, typer.Option(min=0, rich_help_panel=_WORKLOAD)] = None,
-    e2e_p99_ms: Annotated[float | None, typer.Option(min=0, rich_help_panel=_WORKLOAD)] = None,
-    max_preemptions: Annotated[int | None, typer.Option(min=0, rich_help_panel=_WORKLOAD)] = None,
+    ttft_p99_ms: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            callback=finite,
+            help="Longest P99 to the first token.",
+            rich_help_panel=_WORKLOAD,
+        ),
+    ] = None,
+    tpot_p99_ms: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            callback=finite,
+            help="Longest P99 per further token.",
+            rich_help_panel=_WORKLOAD,
+        ),
+    ] = None,
+    e2e_p99_ms: Annotated[
+        float | None,
+        typer.Option(
+            min=0, callback=finite, help="Longest P99 of a whole answer.", rich_help_panel=_WORKLOAD
+        ),
+    ] = None,
+    max_preemptions: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Most preemptions of a load; default: any, they are shown.", rich_help_panel=_WORKLOAD
+        ),
+    ] = None,
     config: Annotated[str | None, typer.Option(help="A vLLM YAML file.", rich_help_panel=_SETTINGS)] = None,
     max_model_len: Annotated[
         str | None, typer.Option(help="Default: the longest request.", rich_help_panel=_SETTINGS)
     ] = None,
-    max_num_batched_tokens: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    dtype: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    quantization: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    tensor_parallel_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    enforce_eager: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    enable_prefix_caching: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    max_num_batched_tokens: Annotated[
+        str | None, typer.Option(help="Tokens of one step, prompts included.", rich_help_panel=_SETTINGS)
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Of weights and activations: bfloat16.", rich_help_panel=_SETTINGS),
+    ] = None,
+    quantization: Annotated[
+        str | None,
+        typer.Option(help="Of weights, if the model is silent.", rich_help_panel=_SETTINGS),
+    ] = None,
+    tensor_parallel_size: Annotated[
+        int | None, typer.Option(help="GPUs of one server.", rich_help_panel=_SETTINGS)
+    ] = None,
+    enforce_eager: Annotated[
+        bool | None,
+        typer.Option(help="No compilation and no CUDA graphs: starts are short.", rich_help_panel=_SETTINGS),
+    ] = None,
+    enable_prefix_caching: Annotated[
+        bool | None, typer.Option(help="On by default in vLLM.", rich_help_panel=_SETTINGS)
+    ] = None,
     objective: Annotated[
         Objective | None,
         typer.Option(help="Default: the target, then output tokens per second.", rich_help_panel=_SEARCH),
@@ -89,7 +137,8 @@ def tune(
         list[int] | None, typer.Option(help="Values to try, the base first.", rich_help_panel=_SEARCH)
     ] = None,
     max_num_seqs: Annotated[
-        list[int] | None, typer.Option(help="Values to choose from.", rich_help_panel=_SEARCH)
+        list[int] | None,
+        typer.Option(help="Values to choose from; with --url the server's own.", rich_help_panel=_SEARCH),
     ] = None,
     knob: Annotated[
         list[str] | None,
@@ -104,17 +153,26 @@ def tune(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            min=0.005, max=0.5, help="Width of the boundary's bracket; default 0.02.", rich_help_panel=_SEARCH
+            min=0.005,
+            max=0.5,
+            callback=finite,
+            help="Width of the boundary's bracket; default 0.02.",
+            rich_help_panel=_SEARCH,
         ),
     ] = None,
     margin: Annotated[
         float | None,
         typer.Option(
-            min=0, max=0.5, help="Least step back from the boundary; default 0.02.", rich_help_panel=_SEARCH
+            min=0,
+            max=0.5,
+            callback=finite,
+            help="Least step back from the boundary; default 0.02.",
+            rich_help_panel=_SEARCH,
         ),
     ] = None,
     min_headroom_gib: Annotated[
-        float | None, typer.Option(min=0, help="The same in GiB.", rich_help_panel=_SEARCH)
+        float | None,
+        typer.Option(min=0, callback=finite, help="The same in GiB.", rich_help_panel=_SEARCH),
     ] = None,
     no_quality_gate: Annotated[
         bool,
@@ -128,9 +186,50 @@ def tune(
         int | None, typer.Option(min=1, help="Default: 14.", rich_help_panel=_SEARCH)
     ] = None,
     max_minutes: Annotated[
-        float | None, typer.Option(min=0, help="Default: 60.", rich_help_panel=_SEARCH)
+        float | None,
+        typer.Option(min=0, callback=finite, help="Default: 60; with --url 30.", rich_help_panel=_SEARCH),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the load; default 0.", rich_help_panel=_SEARCH)] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Measure a server that runs; launch nothing.", rich_help_panel=_SERVER),
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            help="With --url: the variable that holds the key; default VLLM_API_KEY.", rich_help_panel=_SERVER
+        ),
+    ] = None,
+    ca_file: Annotated[
+        str | None,
+        typer.Option(help="With --url: certificates (PEM) to trust.", rich_help_panel=_SERVER),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="With --url: verify no certificate.", rich_help_panel=_SERVER)
+    ] = False,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(
+            min=32,
+            help="With --url, for a server without /tokenize: its vocabulary.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
+    ladder: Annotated[
+        bool,
+        typer.Option(
+            "--ladder",
+            help="The articles' before and after: Transformers, then vLLM step by step to tuned.",
+            rich_help_panel=_LADDER,
+        ),
+    ] = False,
+    tuned_run: Annotated[
+        str | None,
+        typer.Option(
+            help="With --ladder: whose settings are the last step; else the newest run or a search.",
+            rich_help_panel=_LADDER,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the launches, what each decides, and the minutes.")
     ] = False,
@@ -156,6 +255,7 @@ def tune(
     from kvplan.units import bytes_from_gib
 
     folder = Path(runs_dir)
+    server = ServerFlags(url, api_key_env, ca_file, insecure, vocab_size)
     knobs = read_knobs(knob or (), space)
     flags = {
         "max_model_len": max_model_len,
@@ -201,9 +301,19 @@ def tune(
         max_minutes=max_minutes,
         seed=seed,
     )
+    mode = mode_of(server, resume, folder, ladder=ladder)
+    if tuned_run is not None and mode != "ladder":
+        raise InputError("--tuned-run names the last step of a ladder", "give --ladder too")
     if dry_run:
-        emit(_plan(request, folder, output_format))
+        if mode == "server":
+            raise InputError("--dry-run plans launches, and --url makes none", "leave out one of them")
+        shown = show_ladder(request, output_format.value) if mode == "ladder" else None
+        emit(shown or _plan(request, folder, output_format))
         raise typer.Exit(ExitCode.OK)
+    if mode == "server":
+        raise typer.Exit(run_server(request, server, folder, resume, output_format.value))
+    if mode == "ladder":
+        raise typer.Exit(run_ladder(request, folder, resume, tuned_run, output_format.value))
     run = _tuned(request, folder, resume)
     report = _report_of(run)
     emit(report.render(output_format.value))

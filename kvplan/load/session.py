@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -112,8 +113,13 @@ def no_answer(error: BaseException, endpoint: Endpoint) -> LoadError:
         case aiohttp.ClientConnectorDNSError():
             what, hint = f"no answer from {where}: the name is unknown here", "is it spelled right?"
         case TimeoutError():
-            what, hint = f"no answer from {where} in time", "does it hang, or does a firewall drop it?"
-        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | ConnectionResetError():
+            what = f"no answer from {where} in time"
+            hint = "does it hang, does a firewall drop it" + (", or is it http:// there?" if is_tls else "?")
+        case (
+            aiohttp.ServerDisconnectedError()
+            | aiohttp.ClientPayloadError()
+            | OSError(errno=errno.ECONNRESET | errno.EPIPE)
+        ):
             what = f"{where} closed the connection without an answer"
             hint = f"{other_scheme}does it still start, or did it die?"
         case aiohttp.ClientResponseError():

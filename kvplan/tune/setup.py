@@ -281,6 +281,13 @@ def _device(request: TuneRequest, assumptions: list[str]) -> tuple[Device, TuneR
 
         named = "cuda" if detect_gpus() else "cpu"
         if named == "cpu":
+            if plan.gpu_memory_gib is None:
+                raise InputError(
+                    "no GPU was found here through NVML, so there is nothing to tune on",
+                    "run it on the GPU machine; or try --demo (a tiny model on this CPU), --device cpu "
+                    "--gpu-memory-gib N (your model on this CPU), --url of a server that runs, --gpu NAME "
+                    "--dry-run (the plan alone); kvplan estimate needs no GPU",
+                )
             assumptions.append("vLLM's CPU backend: no GPU was found here (--device)")
     if named not in {"cuda", "cpu"}:
         raise InputError(f"--device {named!r} is not known", "cuda or cpu")

@@ -45,10 +45,8 @@ class Failure:
 
 def render(report: TuneReport, folder: Path) -> str:
     """The whole page; see `render_html`."""
-    environment = _environment()
-    script, _, _ = environment.loader.get_source(environment, "page.js")  # type: ignore[union-attr]
-    script = script.strip()
-    digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
+    environment = template_environment()
+    script, digest = page_script(environment)
     with drawing():
         parts = tuple(sections(report, folder))
     sheet = cheat_sheet(report, _presets())
@@ -69,7 +67,19 @@ def render(report: TuneReport, folder: Path) -> str:
     )
 
 
-def _environment() -> Environment:
+def page_script(environment: Environment) -> tuple[str, str]:
+    """The script of every page, and its digest as a content security policy takes it."""
+    script, _, _ = environment.loader.get_source(environment, "page.js")  # type: ignore[union-attr]
+    script = script.strip()
+    return script, base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
+
+
+def template_environment() -> Environment:
+    """Where the pages' templates are found and how they escape.
+
+    Raises:
+        MissingDependencyError: jinja2 is not installed.
+    """
     try:
         import jinja2
     except ImportError as error:

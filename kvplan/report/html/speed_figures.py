@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kvplan.report.html.figures import SMALL_TEXT, WIDTH, drawn, without_left_axis
 from kvplan.report.html.safe import shown
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kvplan.report.html.figures import Drawn
     from kvplan.report.html.pareto import Candidate
-    from kvplan.tune.recommend import KnobEffect, LoadSummary
+    from kvplan.tune.recommend import KnobEffect
 
 _HEIGHT: Final = 310.0
 _LONGEST_NAME: Final = 48
@@ -30,7 +30,27 @@ _SIDES: Final = (
 """Where a label may lie beside its point: direction, and how the text is aligned there."""
 
 
-def load_curve(curve: Sequence[LoadSummary], chosen: LoadSummary | None) -> Drawn | None:
+class CurvePoint(Protocol):
+    """One load of one server."""
+
+    @property
+    def concurrency(self) -> int:
+        """Users."""
+
+    @property
+    def output_throughput(self) -> float | None:
+        """Tokens per second."""
+
+    @property
+    def p99_ttft_ms(self) -> float | None:
+        """Time to the first token."""
+
+    @property
+    def p99_tpot_ms(self) -> float | None:
+        """Time per further token."""
+
+
+def load_curve(curve: Sequence[CurvePoint], chosen: CurvePoint | None) -> Drawn | None:
     """Throughput against latency of one server under rising load, and the chosen point."""
     known = [point for point in curve if point.output_throughput is not None]
     if not known:
@@ -60,7 +80,7 @@ def load_curve(curve: Sequence[LoadSummary], chosen: LoadSummary | None) -> Draw
     )
 
 
-def _curve_panel(axes: Any, known: list[LoadSummary], chosen: LoadSummary | None, field: str) -> None:
+def _curve_panel(axes: Any, known: list[CurvePoint], chosen: CurvePoint | None, field: str) -> None:
     points = [p for p in known if getattr(p, field) is not None]
     xs, ys = [p.output_throughput for p in points], [getattr(p, field) for p in points]
     axes.plot(xs, ys, color=BLUE, marker="o", markersize=6, label="one server, by number of users")

@@ -1,0 +1,394 @@
+"""One run of the ladder: prepared, climbed step by step, every step in the journal before the next."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from kvplan.calibration.store import store_path
+from kvplan.config.project_file import read_project_file
+from kvplan.engine.interrupts import signals_as_interrupts
+from kvplan.errors import FailureClass, InputError
+from kvplan.foreign import reading
+from kvplan.tune.identity import installed_vllm, run_context
+from kvplan.tune.journal import FILE_NAME, difference, find_run, new_journal, read_journal, reopened_journal
+from kvplan.tune.ladder import (
+    CPU_BLOCK_SIZE,
+    Scale,
+    lengths_for,
+    rungs_for,
+    scale_for,
+    users_for,
+)
+from kvplan.tune.ladder_rungs import RungMaker, RungResult
+from kvplan.tune.problem import Problem
+from kvplan.tune.replay import outcome_of
+from kvplan.tune.session import require_gpu
+from kvplan.tune.setup import prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from kvplan.tune.journal import Journal, JournalContents
+    from kvplan.tune.ladder import Rung
+    from kvplan.tune.setup import Prepared, TuneRequest
+
+KIND: Final = "ladder"
+"""`what` of the journal's first line."""
+_GENERATE_S: Final = {"cpu": 90.0, "cuda": 120.0}
+
+
+class Search(Protocol):
+    """Makes a tuning run."""
+
+    def __call__(self, request: TuneRequest, folder: Path | None, begins: Callable[[Path], None]) -> Path:
+        """The finished run's folder.
+
+        Args:
+            request: what to search.
+            folder: a run to go on with; None begins one.
+            begins: told the folder before the first launch.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Settings that a tuning run recommends, and which run."""
+
+    run: str
+    settings: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def climb(
+    request: TuneRequest,
+    runs_dir: Path,
+    tell: Callable[[str], None],
+    *,
+    tuned_run: str | None,
+    search: Search,
+) -> Path:
+    """A new ladder, to its end; gives its folder.
+
+    Args:
+        request: as for a tuning run; lengths and users that it leaves open are the articles', scaled on CPU.
+        runs_dir: where runs are kept.
+        tell: told what happens, a line at a time.
+        tuned_run: the run whose recommendation is the last step; None takes the newest that fits, else
+            searches.
+        search: makes the tuning run of a request, or goes on with the one of a folder.
+
+    Raises:
+        InputError: something is unknown, malformed or missing.
+        KvplanError: it cannot go on; what finished is in the journal.
+        KeyboardInterrupt: interrupted; everything is stopped and what finished is in the journal.
+    """
+    request = ladder_request(request)
+    prepared = prepare(request)
+    if prepared.problem.device == "cuda":
+        require_gpu()
+    scale = scale_of(prepared)
+    header = {
+        **prepared.header,
+        "what": KIND,
+        "scale": scale.as_dict(),
+        "tuned_run": None if tuned_run is None else str(find_run(tuned_run, runs_dir)),
+    }
+    with new_journal(runs_dir, header) as journal:
+        _Climb(journal, runs_dir, tell, search, request).run()
+        return journal.folder
+
+
+def climb_on(
+    folder: Path,
+    request: TuneRequest,
+    runs_dir: Path,
+    tell: Callable[[str], None],
+    *,
+    search: Search,
+) -> Path:
+    """A ladder that was begun before, to its end; no step that finished is repeated.
+
+    Raises:
+        InputError: the model, the machine or vLLM are not those that it was begun with.
+        KvplanError, KeyboardInterrupt: as for `climb`.
+    """
+    with reopened_journal(folder) as journal:
+        header = journal.contents.header
+        found = difference(header["context"], _context_now(header))
+        if found:
+            raise InputError(
+                f"run {journal.run_id} was made differently: " + "; ".join(found[:4]),
+                "start a new ladder, or resume it on the machine that it was begun with",
+            )
+        journal.append("resumed", budget=header["budget"])
+        _Climb(journal, runs_dir, tell, search, request).run()
+        return folder
+
+
+def ladder_request(request: TuneRequest) -> TuneRequest:
+    """The request with the articles' load where it names none."""
+    plan = request.plan
+    device = device_of(request)
+    if plan.workload is not None:
+        raise InputError(
+            "--ladder compares one prompt length and one answer length",
+            "give --input-len and --output-len instead of --workload, or nothing for the articles' load",
+        )
+    input_len, output_len = lengths_for(device, plan.input_len, plan.output_len)
+    filled = dataclasses.replace(
+        plan,
+        input_len=input_len,
+        output_len=output_len,
+        target_concurrency=users_for(device, plan.target_concurrency),
+    )
+    return dataclasses.replace(request, plan=filled)
+
+
+def device_of(request: TuneRequest) -> Literal["cuda", "cpu"]:
+    """Where this request will run; as `prepare` decides it."""
+    plan = request.plan
+    if plan.device is not None:
+        return "cpu" if plan.device == "cpu" else "cuda"
+    if plan.gpu is not None:
+        return "cuda"
+    if request.demo:
+        return "cpu"
+    from kvplan.catalog.gpus import detect_gpus
+
+    return "cuda" if detect_gpus() else "cpu"
+
+
+def scale_of(prepared: Prepared) -> Scale:
+    """The load of a prepared ladder, and what stands for the articles' settings."""
+    problem = prepared.problem
+    plan = None
+    if problem.device == "cpu":
+        base = problem.base_settings().with_flags(kv_cache_dtype="auto", block_size=CPU_BLOCK_SIZE)
+        plan = prepared.rules(base)
+    return scale_for(
+        problem.device,
+        problem.target_concurrency,
+        problem.lengths.longest_input,
+        problem.lengths.longest_output,
+        plan,
+    )
+
+
+def scale_from(header: Mapping[str, Any]) -> Scale:
+    """The scale back from a journal."""
+    return Scale(**header["scale"])
+
+
+def rungs_of(header: Mapping[str, Any]) -> tuple[Rung, ...]:
+    """The steps of a journal's ladder."""
+    return rungs_for(scale_from(header), fixed_flags(Problem.from_dict(header["problem"])))
+
+
+def results_of(contents: JournalContents) -> dict[str, RungResult]:
+    """Step name -> what it gave, the last time that it was made."""
+    lines = (line["rung"] for line in contents.lines if line["kind"] == "rung")
+    return {result["name"]: RungResult.from_dict(result) for result in lines}
+
+
+def tuned_of(contents: JournalContents) -> Tuned | None:
+    """The recommendation that the last step is made of, once it is known."""
+    line = contents.last("tuned")
+    return None if line is None else Tuned(line["from_run"], line["settings"], tuple(line["notes"]))
+
+
+def fitting_run(header: Mapping[str, Any], scale: Scale, runs_dir: Path) -> Tuned | None:
+    """The newest run of the same model, machine and vLLM whose recommendation holds the ladder's load."""
+    for path in sorted(runs_dir.glob(f"*/{FILE_NAME}"), reverse=True):
+        try:
+            tuned = _recommended(path.parent)
+        except InputError:
+            continue
+        if tuned is None:
+            continue
+        then = read_journal(path).header
+        same = ("model", "machine", "vllm_version")
+        if any(then["context"].get(key) != header["context"][key] for key in same):
+            continue
+        problem, mine = Problem.from_dict(then["problem"]), Problem.from_dict(header["problem"])
+        if (
+            problem.device == mine.device
+            and problem.card_bytes == mine.card_bytes
+            and problem.max_model_len >= scale.request_len
+            and problem.target_concurrency >= scale.users
+        ):
+            return _with_notes(tuned, problem, scale)
+    return None
+
+
+def _recommended(folder: Path) -> Tuned | None:
+    """What a run recommends; None if it is no tuning run, or recommends nothing that was confirmed."""
+    contents = read_journal(folder)
+    if contents.header.get("what", "tune") != "tune" or contents.last("outcome") is None:
+        return None
+    with reading(f"the journal of {folder}"):
+        recommendation = outcome_of(contents).recommendation
+    if recommendation.settings is None or not recommendation.met:
+        return None
+    return Tuned(contents.run_id, dict(recommendation.settings))
+
+
+def _with_notes(tuned: Tuned, problem: Problem, scale: Scale) -> Tuned:
+    lengths = problem.lengths
+    notes = []
+    then = (lengths.longest_input, lengths.longest_output, problem.target_concurrency)
+    if then != (scale.input_len, scale.output_len, scale.users):
+        notes.append(
+            f"that run was for {then[2]} users of {then[0]:,} + {then[1]:,} tokens, not for this load"
+        )
+    return dataclasses.replace(tuned, notes=tuple(notes))
+
+
+def fixed_flags(problem: Problem) -> dict[str, Any]:
+    """Flags that every launch gets: those that the steps set themselves are theirs."""
+    own = {"model", "max_model_len", "max_num_seqs", "kv_cache_dtype", "enable_prefix_caching", "block_size"}
+    return {name: value for name, value in problem.fixed.items() if name not in own}
+
+
+def _context_now(header: Mapping[str, Any]) -> dict[str, Any]:
+    from kvplan.catalog.models import find_model
+    from kvplan.memory.hardware import GpuSpec
+    from kvplan.tune.identity import workload_from_record
+
+    problem, gpu = Problem.from_dict(header["problem"]), dict(header["gpu"])
+    if gpu["compute_capability"] is not None:
+        gpu["compute_capability"] = tuple(gpu["compute_capability"])
+    return run_context(
+        find_model(problem.model, offline=True),
+        GpuSpec(**gpu),
+        problem.device,
+        workload_from_record(header["context"]["workload"]),
+        installed_vllm(),
+    )
+
+
+@dataclass(slots=True)
+class _Climb:
+    """Makes the steps that the journal does not hold yet."""
+
+    journal: Journal
+    runs_dir: Path
+    tell: Callable[[str], None]
+    search: Search
+    request: TuneRequest
+
+    def run(self) -> None:
+        """Step after step; the journal ends with an outcome, also when interrupted."""
+        contents = self.journal.contents
+        header, known = contents.header, results_of(contents)
+        rungs = rungs_of(header)
+        maker = self._maker(header)
+        self.tell(
+            f"ladder {self.journal.run_id}: {len(rungs)} steps, {len(rungs) - len(known)} to make; "
+            f"{maker.scale.users} users, {maker.scale.input_len:,} + {maker.scale.output_len:,} tokens"
+        )
+        finished = False
+        try:
+            with signals_as_interrupts():
+                for number, rung in enumerate(rungs, start=1):
+                    before = known.get(rung.name)
+                    if before is not None and before.is_explained:
+                        continue
+                    self.tell(f"[{number}/{len(rungs)}] {rung.title}")
+                    result = self._make(maker, rung, contents)
+                    self.journal.append("rung", rung=result.as_dict())
+                    outcome = "ok" if result.failure is None else f"{result.failure}: {result.evidence}"
+                    self.tell(f"    {outcome} ({result.wall_s:.0f} s)")
+            finished = True
+        finally:
+            self.journal.append("outcome", finished=finished)
+
+    def _maker(self, header: Mapping[str, Any]) -> RungMaker:
+        problem, scale = Problem.from_dict(header["problem"]), scale_from(header)
+        return RungMaker(
+            model=problem.model,
+            scale=scale,
+            card_bytes=problem.card_bytes,
+            folder=self.journal.folder,
+            tell=self.tell,
+            seed=problem.seed,
+            dtype=problem.fixed.get("dtype"),
+            gpu=header["gpu"]["name"] if problem.device == "cuda" else None,
+            generate_s=_GENERATE_S[problem.device],
+            launches=store_path(read_project_file()),
+        )
+
+    def _make(self, maker: RungMaker, rung: Rung, contents: JournalContents) -> RungResult:
+        self.journal.append("rung_started", name=rung.name)
+        if rung.name != "tuned":
+            return maker.make(rung)
+        tuned = tuned_of(contents) or self._find_tuned(maker.scale, contents)
+        if isinstance(tuned, RungResult):
+            return tuned
+        self.journal.append(
+            "tuned", from_run=tuned.run, settings=dict(tuned.settings), notes=list(tuned.notes)
+        )
+        self.tell(f"    settings of run {tuned.run}")
+        flags = {name: value for name, value in tuned.settings.items() if name != "model"}
+        made = maker.make(dataclasses.replace(rung, flags=flags))
+        return dataclasses.replace(made, notes=(f"settings of run {tuned.run}", *tuned.notes, *made.notes))
+
+    def _find_tuned(self, scale: Scale, contents: JournalContents) -> Tuned | RungResult:
+        header = contents.header
+        if header["tuned_run"] is not None:
+            return self._of(header["tuned_run"], scale)
+        begun = contents.last("search")
+        if begun is None:
+            fitting = fitting_run(header, scale, self.runs_dir)
+            if fitting is not None:
+                return fitting
+            self.tell("    no run of this model recommends settings for this load yet: searching")
+        folder = None if begun is None else self.runs_dir / begun["run_folder"]
+        if folder is not None and not folder.is_dir():
+            folder = None
+
+        def begins(path: Path) -> None:
+            self.journal.append("search", run_folder=path.name)
+
+        return self._of(str(self.search(self._search_request(header), folder, begins)), scale)
+
+    def _search_request(self, header: Mapping[str, Any]) -> TuneRequest:
+        """The ladder's own model, load and card, as a tuning run takes them."""
+        problem = Problem.from_dict(header["problem"])
+        if self.request.plan.model is not None or self.request.demo:
+            return self.request
+        from kvplan.config.serving import ServingConfig
+        from kvplan.planning import PlanRequest
+        from kvplan.tune.setup import TuneRequest
+        from kvplan.units import GIB
+
+        on_cpu = problem.device == "cpu"
+        return TuneRequest(
+            PlanRequest(
+                model=problem.model,
+                device=problem.device,
+                gpu=None if on_cpu else header["gpu"]["name"],
+                gpu_memory_gib=problem.card_bytes / GIB if on_cpu else None,
+                serving=ServingConfig().with_flags(**dict(problem.fixed)),
+                target_concurrency=problem.target_concurrency,
+                input_len=problem.lengths.longest_input,
+                output_len=problem.lengths.longest_output,
+            ),
+            max_launches=self.request.max_launches or header["budget"]["max_launches"],
+            max_minutes=self.request.max_minutes or header["budget"]["max_minutes"],
+        )
+
+    def _of(self, folder: str, scale: Scale) -> Tuned | RungResult:
+        path = find_run(folder, self.runs_dir)
+        tuned = _recommended(path)
+        if tuned is not None:
+            return _with_notes(tuned, Problem.from_dict(read_journal(path).header["problem"]), scale)
+        return RungResult(
+            "tuned",
+            {},
+            "",
+            failure=FailureClass.UNSUPPORTED,
+            evidence=f"run {path.name} recommends no setting that meets its target",
+        )

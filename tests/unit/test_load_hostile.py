@@ -1,0 +1,206 @@
+"""What may stand behind an address: whatever it is, one line, a hint, and no waiting without end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socketserver
+import ssl
+import subprocess
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kvplan.errors import LoadError
+from kvplan.load import server_info
+from kvplan.load.endpoint import make_endpoint
+from kvplan.load.records import Endpoint
+from kvplan.load.server_info import ServerInfo, ask_server, require_served
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Answer = Callable[[socket.socket], None]
+
+
+@contextlib.contextmanager
+def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    """A TCP server in threads; gives its port."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                if tls is None:
+                    answer(self.request)
+                    return
+                with tls.wrap_socket(self.request, server_side=True) as wrapped:
+                    answer(wrapped)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join(10)
+
+
+def answering(body: bytes) -> Answer:
+    """Sends these bytes to whatever is asked, and closes."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.settimeout(5)
+        if connection.recv(65_536):
+            connection.sendall(body)
+
+    return answer
+
+
+def http(body: bytes, status: str = "200 OK", kind: str = "application/json") -> bytes:
+    lines = (
+        f"HTTP/1.1 {status}",
+        f"Content-Type: {kind}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    )
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def hang(connection: socket.socket) -> None:
+    """Takes everything and says nothing."""
+    connection.settimeout(5)
+    while connection.recv(65_536):
+        pass
+
+
+def asked(url: str, key: str | None = None) -> ServerInfo:
+    endpoint = make_endpoint(url, "m", api_key=key)
+    info = asyncio.run(ask_server(endpoint))
+    require_served(info, endpoint)
+    return info
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (answering(http(b"<!DOCTYPE html><p>hi", kind="text/html")), "a web page"),
+        (answering(http(b"{}")), "no list of models"),
+        (answering(http(b"[]")), "no list of models"),
+        (answering(http(b"{" * 100_000)), "no list of models"),
+        (answering(http(b'{"error":"Unauthorized"}', "401 Unauthorized")), "it wants a key"),
+        (answering(http(b"", "403 Forbidden")), "it wants a key"),
+        (answering(http(b"<h1>Bad gateway", "502 Bad Gateway")), "answered 502: <h1>Bad gateway"),
+        (answering(http(b'{"data": [{"id": "other"}]}')), "does not serve 'm'"),
+        (answering(http(b'{"data": []}')), "does not serve 'm'"),
+        (answering(b""), "closed the connection"),
+        (answering(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), "does not speak HTTP"),
+        (answering(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), "closed the connection"),
+    ],
+    ids=["html", "object", "array", "deep", "401", "403", "502", "other", "none", "closes", "ssh", "cut"],
+)
+def test_whatever_answers_is_said_in_one_line(answer: Answer, complaint: str) -> None:
+    with serving(answer) as port, pytest.raises(LoadError) as caught:
+        asked(f"http://127.0.0.1:{port}")
+
+    assert complaint in caught.value.message
+    assert caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+def test_a_refused_key_is_told_from_a_missing_one_and_never_shown() -> None:
+    with serving(answering(http(b"", "401 Unauthorized"))) as port, pytest.raises(LoadError) as caught:
+        asked(f"http://127.0.0.1:{port}", key="sesame")
+
+    assert "the key was refused" in caught.value.message
+    assert "sesame" not in f"{caught.value.message}{caught.value.hint}"
+
+
+def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_info, "_TIMEOUT_S", 0.3)
+    with serving(hang) as port, pytest.raises(LoadError, match="in time"):
+        asked(f"http://127.0.0.1:{port}")
+
+
+def test_a_server_without_a_list_of_models_may_still_serve() -> None:
+    with serving(answering(http(b"not found", "404 Not Found"))) as port:
+        info = asked(f"http://127.0.0.1:{port}")
+
+    assert info == ServerInfo(None, None, None)
+
+
+def test_an_unknown_name_and_a_closed_port() -> None:
+    with serving(hang) as port:
+        pass
+    with pytest.raises(LoadError, match="no answer from"):
+        asked(f"http://127.0.0.1:{port}")
+    with pytest.raises(LoadError, match="no answer from"):
+        asked("http://no-such-host.invalid:80")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for 127.0.0.1 that nobody trusts yet, and a server's context with it."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    key, pem = folder / "key.pem", folder / "cert.pem"
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*command, "-keyout", key, "-out", pem], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem, key)
+    return pem, context
+
+
+MODELS = http(b'{"data": [{"id": "m", "max_model_len": 1024}]}')
+
+
+def test_a_certificate_is_verified_unless_it_is_said_otherwise(
+    certificate: tuple[Path, ssl.SSLContext],
+) -> None:
+    pem, context = certificate
+    with serving(answering(MODELS), context) as port:
+        url = f"https://127.0.0.1:{port}"
+        with pytest.raises(LoadError) as caught:
+            asked(url)
+        assert "is not trusted" in caught.value.message
+        assert "--ca-file" in (caught.value.hint or "")
+        for endpoint in (
+            make_endpoint(url, "m", ca_file=str(pem)),
+            make_endpoint(url, "m", insecure=True),
+        ):
+            served = asyncio.run(ask_server(endpoint)).model("m")
+            assert served is not None
+            assert served.max_model_len == 1024
+
+
+def test_the_wrong_scheme_is_named(certificate: tuple[Path, ssl.SSLContext]) -> None:
+    _, context = certificate
+    with serving(answering(MODELS)) as port, pytest.raises(LoadError) as caught:
+        asked(f"https://127.0.0.1:{port}")
+    assert "http://" in (caught.value.hint or "")
+    with serving(answering(MODELS), context) as port, pytest.raises(LoadError) as caught:
+        asked(f"http://127.0.0.1:{port}")
+    assert "https://" in (caught.value.hint or "")
+
+
+def test_a_name_that_a_server_gives_itself_is_shortened() -> None:
+    long = "x" * 10_000
+    body = f'{{"data": [{{"id": "{long}"}}]}}'.encode()
+    with serving(answering(http(body))) as port, pytest.raises(LoadError) as caught:
+        asyncio.run(_require(Endpoint(f"http://127.0.0.1:{port}", "m")))
+    assert len(caught.value.hint or "") < 1000
+
+
+async def _require(endpoint: Endpoint) -> None:
+    require_served(await ask_server(endpoint), endpoint)
