@@ -1,8 +1,8 @@
 """The guided search against the exhaustive grid on real vLLM (CPU backend); the journals are kept as data.
 
-    python tests/bench/tune_grid_real.py --grid        # 32 launches and the probe: about half an hour
-    python tests/bench/tune_grid_real.py --classes     # each kv_cache_dtype and block_size in turn: 10 minutes
-    python tests/bench/tune_grid_real.py --guided      # three runs of at most 6 launches: about 15 minutes
+    python tests/bench/tune_grid_real.py --grid        # 32 launches and the probe: about 30 min
+    python tests/bench/tune_grid_real.py --classes     # each kv_cache_dtype and block_size in turn: 10 min
+    python tests/bench/tune_grid_real.py --guided      # three runs of at most 6 launches: about 15 min
     python tests/bench/tune_grid_real.py --paired      # grid's best and each guided choice in alternation
     python tests/bench/tune_grid_real.py --keep        # into tests/data/grid, with the machine
     python tests/bench/tune_grid_real.py --report      # the tables of docs/tuning.md, from tests/data/grid
