@@ -37,6 +37,8 @@ _ANSWER_TOKENS: Final = 12
 _COMPANY: Final = 3
 """Requests that keep the batch busy during the repeat."""
 _COMPANY_TOKENS: Final = 48
+_PAUSE_S: Final = 0.5
+"""After a refused request of the company."""
 _TIMEOUT_S: Final = 300.0
 _FEWEST_TEXT_TOKENS: Final = 32
 
@@ -136,18 +138,13 @@ class _Prober:
 
         async def keep_busy(number: int) -> None:
             while True:
-                ids = prompts.texts[number % len(prompts.texts)]
+                ids = prompts.texts[number % len(prompts.texts)][: 24 + number % 40]
                 number += 1
-                with contextlib.suppress(LoadError):
-                    await self._complete(
-                        {
-                            "prompt": ids[: 24 + number % 40],
-                            "max_tokens": _COMPANY_TOKENS,
-                            "ignore_eos": True,
-                        },
-                        "company",
-                    )
-                await asyncio.sleep(0)
+                request = {"prompt": ids, "max_tokens": _COMPANY_TOKENS, "ignore_eos": True}
+                try:
+                    await self._complete(request, "company")
+                except LoadError:
+                    await asyncio.sleep(_PAUSE_S)
 
         tasks = [asyncio.create_task(keep_busy(number)) for number in range(_COMPANY)]
         try:
@@ -166,7 +163,7 @@ class _Prober:
 
     async def _complete(self, request: dict[str, Any], salt: str) -> dict[str, Any]:
         """The choice of one greedy completion, whatever the model's own sampling defaults are."""
-        greedy = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+        greedy = {"temperature": 0.0, "repetition_penalty": 1.0}
         answer = await self._post("/v1/completions", {**greedy, "cache_salt": f"kvplan-{salt}", **request})
         try:
             choice = answer["choices"][0]

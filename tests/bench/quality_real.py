@@ -1,20 +1,22 @@
 """The quality verdict on real vLLM for one model: the unquantised cache twice, then each quantised one.
 
-    python tests/bench/quality_real.py [--model FOLDER] [--max-model-len 1024] [--dtypes auto,fp8,fp8_e5m2]
+    python tests/bench/quality_real.py [--model demo|needle|FOLDER] [--max-model-len 1024] [--dtypes auto,fp8]
 
-One launch each. `auto` as a candidate is the control: another launch of the reference itself.
+`demo` has random weights, `needle` finds facts (tests/needle_model.py). One launch each. A candidate `auto`
+is the control: another launch of the reference itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvplan.config.serving import ServingConfig
-from kvplan.engine.demo_model import make_demo_model
+from kvplan.engine.demo_model import default_folder, make_demo_model
 from kvplan.engine.plan import LaunchPlan
 from kvplan.engine.server import running_engine
 from kvplan.load.records import Endpoint
@@ -58,11 +60,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default=None, help="default: the random demo model")
+    parser.add_argument("--model", default="demo")
     parser.add_argument("--max-model-len", type=int, default=1024)
     parser.add_argument("--dtypes", default="auto,fp8,fp8_e5m2")
     args = parser.parse_args()
-    model = args.model or str(make_demo_model())
+    model = args.model
+    if model == "demo":
+        model = str(make_demo_model())
+    elif model == "needle":
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        from needle_model import make_needle_model  # type: ignore[import-not-found]  # beside the benches
+
+        model = str(make_needle_model(default_folder() / "needle"))
     base = sampled(model, args.max_model_len, "auto", with_repeat=True)
     print(f"reference: {base.seconds:.1f} s, passages of {base.text_tokens} tokens, ", end="")
     print(f"needles in up to {base.context_tokens}; {base.error or 'no error'}")
