@@ -47,6 +47,9 @@ def _merge(  # noqa: PLR0911  one return a way to merge
     empty: str | None,
 ) -> Value:
     changed = [value for value in values if value is not None and value != base]
+    if not changed:
+        # Unset on one way through (`shift`, `unset`), as before on the others.
+        return taint.unknown(name)
     if isinstance(base, str) and all(isinstance(v, str) and without_notes(v) == base for v in changed):
         # Only the provenance was added further in.
         return changed[0]

@@ -76,6 +76,7 @@ def score(record: Record, document: Record | None) -> tuple[Counter[str], list[s
     counts: Counter[str] = Counter(files=1)
     if document is None:
         counts["crashes"] += 1
+        counts["launches"] += sum(not launch.get("optional") for launch in record["launches"])
         return counts, ["CRASH"]
     faults: list[str] = []
     spare = list(document["launches"])
@@ -153,7 +154,11 @@ def compare_flags(wanted: Record, seen: Record, counts: Counter[str], faults: li
             faults.append(
                 f"{where}: {name} is missing {'(silent)' if silent else '(said)'}; should be {value!r}"
             )
-    for name in set(found) - set(expected):
+    for name in wanted.get("present", ()):
+        # A value too long to repeat: it must be there.
+        counts["flags"] += 1
+        counts["flags_right" if name in found else "missing"] += 1
+    for name in set(found) - set(expected) - set(wanted.get("present", ())):
         counts["invented_flags"] += 1
         faults.append(f"{where}: INVENTED {name} {found[name]!r}")
 

@@ -217,3 +217,38 @@ def test_talk_of_vllm_is_no_miss(path: str, text: str, tmp_path: Path) -> None:
     found = read(tmp_path, path, text)
     assert found.not_read == []
     assert len(found.launches) == (path == "d.sh")
+
+
+def test_a_variable_that_one_arm_unsets_is_unknown_after_the_branch(tmp_path: Path) -> None:
+    # `shift` in one arm of an option loop takes positional parameters away that the other arms keep.
+    text = """\
+parse() {
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      -p|--port) port="$2"; shift 2 ;;
+      -h) exit 0 ;;
+    esac
+  done
+}
+parse "$@" more
+vllm serve a/b --port "$port" --max-model-len 512
+"""
+    (launch,) = read(tmp_path, "serve.sh", text).launches
+    assert launch.flags == {"max_model_len": 512}
+    assert launch.unresolved
+
+
+@pytest.mark.parametrize(
+    ("run", "gpus"),
+    [
+        # One engine over both nodes, and one engine on each.
+        ("ray start --head\\nvllm serve a/b --tensor-parallel-size 8 --pipeline-parallel-size 2", 16),
+        ("vllm serve a/b --tensor-parallel-size 8", 8),
+    ],
+)
+def test_a_skypilot_engine_over_several_nodes_has_the_gpus_of_all(
+    run: str, gpus: int, tmp_path: Path
+) -> None:
+    text = f'resources: {{accelerators: "H100:8"}}\nnum_nodes: 2\nrun: "{run}"\n'
+    (launch,) = read(tmp_path, "sky.yaml", text).launches
+    assert launch.num_gpus == gpus

@@ -80,11 +80,21 @@ def read_sky(reading: Reading, doc: Node) -> None:
     nodes = doc.text_of("num_nodes")
     if nodes is not None:
         variables["SKYPILOT_NUM_NODES"] = nodes
+    if count is not None and _spans_nodes(doc, nodes):
+        count *= int(nodes or 1)
     around = Surroundings("skypilot", gpu=one_or_many(cards), num_gpus=count, name=doc.text_of("name"))
     for key in ("setup", "run"):
         node = doc.get(key)
         if node is not None and node.kind == "scalar":
             run_scalar(reading, node, around, variables)
+
+
+def _spans_nodes(doc: Node, nodes: str | None) -> bool:
+    """Whether one engine takes the GPUs of all nodes; else each node runs one of its own."""
+    run = doc.text_of("run") or ""
+    return bool(nodes and re.fullmatch(r"[1-9]\d{0,3}", nodes)) and bool(
+        re.search(r"ray start|start_cluster|SKYPILOT_NUM_NODES|--nnodes", run)
+    )
 
 
 def _sky_accelerators(doc: Node) -> tuple[list[str], int | None]:
