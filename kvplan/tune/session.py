@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -139,8 +141,19 @@ def _run(prepared: Prepared, journal: Journal, watcher: Watcher) -> None:
         prepared.budget,
         prepared.assumed.probe_utilization,
     )
+    _import_what_loads_need()
     with signals_as_interrupts():
         run.run()
+
+
+def _import_what_loads_need() -> None:
+    """Now: an import in the middle of a load would hold up its client for a second and be measured.
+
+    What is missing is told by whoever needs it, with the extra that brings it.
+    """
+    for name in ("aiohttp", "numpy", "prometheus_client.parser", "scipy.stats"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def _context_now(prepared: Prepared) -> dict[str, Any]:
