@@ -42,6 +42,10 @@ SKIPPED_FOLDERS: Final = frozenset(
 )
 
 
+_MOST_FILES: Final = 300_000
+"""Of a folder that no git repository says the extent of; it may be the whole machine."""
+
+
 def repository_root(start: Path) -> Path:
     """The root of the git repository around a folder, else the folder itself.
 
@@ -84,11 +88,18 @@ def _git_names(root: Path, below: str) -> list[str] | None:
 
 def _walk(root: Path, below: str) -> Iterator[str]:
     stack = [below]
+    count = 0
     while stack:
         folder = stack.pop()
         try:
             with os.scandir(root / folder) as entries:
                 for entry in entries:
+                    count += 1
+                    if count > _MOST_FILES:
+                        raise InputError(
+                            f"{root / below}: no git repository, and more than {_MOST_FILES:,} files",
+                            "give the folders that hold serving configs",
+                        )
                     path = posixpath.join(folder, entry.name)
                     if entry.is_dir(follow_symlinks=False):
                         if entry.name not in SKIPPED_FOLDERS:
@@ -152,8 +163,7 @@ def _quick_bytes(path: str) -> bytes | None:
 
 
 def _say_too_large(files: DiskFiles, name: str, found: Found) -> None:
-    size = files.size(name)
-    if size is not None and size > MAX_FILE_BYTES:
+    if files.is_large_text(name):
         found.not_read.append(NotRead(name, 1, "file too large, skipped"))
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from typing import TYPE_CHECKING, Final
 
 from kvplan.gate.accelerators import INSTANCE_LABELS, PRODUCT_LABELS
 from kvplan.gate.check import check_launches
-from kvplan.gate.redact import redact_text
+from kvplan.gate.redact import INVISIBLE, redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kvplan.gate.found import Found
     from kvplan.gate.result import Checked
+
+_SPECIAL: Final = re.compile(f"{INVISIBLE.pattern}|[*?\\[\\]]")
+"""What a pattern or YAML gives a meaning to."""
 
 _HEAD: Final = """\
 # What `kvplan check` holds this repository's vLLM launches to, and defaults for every other kvplan command.
@@ -135,14 +139,15 @@ def _silent_paths(checked: Checked) -> list[str]:
 
 
 def _paths(paths: Iterable[str]) -> list[str]:
-    return sorted(set(paths))
+    """The files as patterns; what would mean something in one is any character."""
+    return sorted({_SPECIAL.sub("?", path) for path in paths})
 
 
 def _line(text: str) -> str:
     """What a file says, on one line: a comment must not end where the text pleases."""
-    return " ".join(redact_text(text).split())
+    return INVISIBLE.sub("\ufffd", " ".join(redact_text(text).split()))
 
 
 def _scalar(text: str) -> str:
     """A YAML scalar: JSON strings are YAML."""
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(INVISIBLE.sub("\ufffd", text), ensure_ascii=False)

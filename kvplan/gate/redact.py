@@ -9,6 +9,11 @@ REDACTED: Final = "<redacted>"
 _LONGEST: Final = 160
 _LOOKED_AT: Final = 4000
 
+# Control characters, those that turn or hide text on the screen, lone surrogates, non-characters.
+INVISIBLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\ufffe\uffff\U000e0000-\U000e007f]"
+)
+
 SECRET_FLAGS: Final = frozenset({"api_key", "hf_token", "ssl_keyfile_password"})
 
 _URL_LOGIN: Final = re.compile(r"(?<=://)[^\s/@]{1,200}@")

@@ -14,6 +14,8 @@ from typing import Final, Protocol
 from kvplan.gate.taint import clean_input
 
 MAX_FILE_BYTES: Final = 8 * 1024 * 1024
+_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
+"""Byte order marks: text although it holds NULs."""
 
 
 class RepoFiles(Protocol):
@@ -46,12 +48,17 @@ def inside(base: str, reference: str) -> str | None:
 
 def decode(data: bytes) -> str:
     """Text of any bytes: UTF-8 with replacement, a byte order mark and NULs taken out, marks neutralised."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if data.startswith(_UTF16):
         text = data.decode("utf-16", errors="replace")
     else:
         text = data.decode("utf-8", errors="replace")
     text = text.removeprefix("\ufeff").replace("\0", "�")
     return clean_input(text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _no_links(path: str, flags: int) -> int:
+    """Opens what was looked at: a pipe or a link put in its place afterwards must not hang the gate."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 class DiskFiles:
@@ -76,12 +83,10 @@ class DiskFiles:
         if real is None:
             return None
         try:
-            # O_NONBLOCK: a pipe put in the file's place after the check must not hang the gate.
-            descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+            with open(real, "rb", opener=_no_links) as file:
+                data = file.read(MAX_FILE_BYTES + 1)
         except OSError:
             return None
-        with os.fdopen(descriptor, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
         return data if len(data) <= MAX_FILE_BYTES else None
 
     def exists(self, path: str) -> bool:
@@ -92,10 +97,17 @@ class DiskFiles:
         """Whether anything has that path, readable or not."""
         return os.path.lexists(self._root / path)
 
-    def size(self, path: str) -> int | None:
-        """Bytes of the file, None when it cannot be read."""
+    def is_large_text(self, path: str) -> bool:
+        """Whether the file is beyond the limit and looks like text: a program's binary is no config."""
         real = self._resolve(path)
-        return Path(real).stat().st_size if real is not None else None
+        if real is None or Path(real).stat().st_size <= MAX_FILE_BYTES:
+            return False
+        try:
+            with open(real, "rb", opener=_no_links) as file:
+                head = file.read(4096)
+        except OSError:
+            return True
+        return b"\0" not in head or head.startswith(_UTF16)
 
     def _resolve(self, path: str) -> str | None:
         try:

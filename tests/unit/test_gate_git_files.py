@@ -91,3 +91,10 @@ def test_the_root_is_the_one_that_git_names(tmp_path: Path) -> None:
     for folder in (tmp_path, inner, tree / "a" / "b", tmp_path.parent / f"{tmp_path.name}-link"):
         assert repository_root(folder) == Path(git(folder, "rev-parse", "--show-toplevel"))
     assert repository_root(inner / "a.sh") == tmp_path
+
+
+def test_a_large_text_is_said_and_a_large_program_is_not(tmp_path: Path) -> None:
+    (tmp_path / "large.sh").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    (tmp_path / "program").write_bytes(b"\x7fELF\0" + b"#" * MAX_FILE_BYTES)
+    found = read_tree(tmp_path, tree_files(tmp_path))
+    assert [(miss.path, miss.reason) for miss in found.not_read] == [("large.sh", "file too large, skipped")]

@@ -295,7 +295,7 @@ class NotAllowed(Rule):
             if case.terms.allows(flag, value):
                 continue
             allowed = case.terms.allowed[flag]
-            listed = ", ".join(map(str, allowed))
+            listed = ", ".join(_shown(flag, value) for value in allowed)
             what = f"{option(flag)} {_shown(flag, value)}" if allowed else option(flag)
             message = f"the policy does not allow {what}"
             passes = f"{option(flag)} with one of {listed}" if allowed else f"without {option(flag)}"

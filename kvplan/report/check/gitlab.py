@@ -6,11 +6,10 @@ Source: GitLab docs, "Code Quality", report format (Code Climate's, a subset).
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 from kvplan.report.check.identity import fingerprints
-from kvplan.report.check.safe import clean_path, message_of
+from kvplan.report.check.safe import clean_path, message_of, safe_json
 
 if TYPE_CHECKING:
     from kvplan.gate.result import Checked
@@ -31,4 +30,4 @@ def as_code_quality(checked: Checked) -> str:
         }
         for finding, fingerprint in zip(findings, fingerprints(findings), strict=True)
     ]
-    return json.dumps(report, indent=2, ensure_ascii=False)
+    return safe_json(report)

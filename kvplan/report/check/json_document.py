@@ -86,12 +86,12 @@ def _finding(item: Finding) -> dict[str, Any]:
         "end_line": item.end_line or item.line,
         "column": item.column,
         "model": None if launch is None or launch.model is None else redact_text(launch.model),
-        "flag": item.flag,
+        "flag": None if item.flag is None else redact_text(item.flag),
         "message": redact_text(item.message, LONGEST_MESSAGE),
         "passes": None if item.passes is None else redact_text(item.passes, LONGEST_MESSAGE),
-        "seen": item.seen,
-        "before": item.before,
-        "limit": item.limit,
+        "seen": None if item.seen is None else redact_text(item.seen),
+        "before": None if item.before is None else redact_text(item.before),
+        "limit": None if item.limit is None else redact_text(item.limit),
         "waiver": None
         if item.waiver is None
         else {

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.gate.redact import redact, redact_text
-from kvplan.report.check.safe import LONGEST_PATH, clean, place_of, safe_json
+from kvplan.report.check.safe import LONGEST_PATH, place_of, safe_json, shown_line
 
 if TYPE_CHECKING:
     from kvplan.gate.found import Found, LaunchFound
@@ -81,7 +81,7 @@ def as_text(found: Found) -> str:
         f"{count} launch{'' if count == 1 else 'es'} in {found.files_read} files"
         + (f", {missed} not read" if missed else "")
     )
-    return "\n".join(map(clean, lines))
+    return "\n".join(map(shown_line, lines))
 
 
 def _path(path: str) -> str:

@@ -6,18 +6,15 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from kvplan.gate.redact import redact_text
+from kvplan.gate.redact import INVISIBLE, redact_text
 
 if TYPE_CHECKING:
     from kvplan.gate.result import Finding
 
 LONGEST_MESSAGE: Final = 1000
 LONGEST_PATH: Final = 4096
+LONGEST_LINE: Final = 8192
 
-# Control characters, those that turn or hide text on the screen, lone surrogates, non-characters.
-_INVISIBLE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\ufffe\uffff\U000e0000-\U000e007f]"
-)
 _SPACES: Final = re.compile(r"[\t\n\r\x0b\x0c\x85\u2028\u2029]+")
 # What Markdown, HTML, references, math and tables give a meaning to. An underscore between letters is one.
 _MARKUP: Final = re.compile(
@@ -27,7 +24,7 @@ _MARKUP: Final = re.compile(
 
 def clean(text: str, longest: int = LONGEST_MESSAGE) -> str:
     """One line of visible text without secrets, at most so long."""
-    return redact_text(_INVISIBLE.sub("\ufffd", _SPACES.sub(" ", text)), longest)
+    return redact_text(INVISIBLE.sub("\ufffd", _SPACES.sub(" ", text)), longest)
 
 
 def clean_path(path: str) -> str:
@@ -36,10 +33,20 @@ def clean_path(path: str) -> str:
     return "stdin" if path == "-" else path.removeprefix("./")
 
 
+def shown_line(text: str, longest: int = LONGEST_LINE) -> str:
+    """A line for a terminal or a job's log, where GitHub's runner takes some for commands to itself.
+
+    Source: actions/runner ActionCommand.cs: a line that begins with `::`, and `##[` anywhere in it.
+    """
+    line = clean(text, longest).replace("##[", "# #[")
+    return f"./{line}" if line.lstrip().startswith("::") else line
+
+
 def safe_json(document: Any) -> str:
-    """A JSON document that acts on no terminal: what `clean` takes away is spelled out here."""
+    """A JSON document that acts on no terminal and on no runner's log: what would is spelled out in it."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return _INVISIBLE.sub(lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text)
+    text = INVISIBLE.sub(lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text)
+    return text.replace("##[", "##\\u005b")
 
 
 def prose(text: str, longest: int = LONGEST_MESSAGE) -> str:

@@ -8,14 +8,13 @@ that what is waived is left out; `security-severity` would make this a security 
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import kvplan
 from kvplan.report.check.identity import fingerprints
 from kvplan.report.check.rule_pages import RulePage, rule_pages
-from kvplan.report.check.safe import clean_path, message_of
+from kvplan.report.check.safe import clean_path, message_of, safe_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +52,7 @@ def as_sarif(checked: Checked, *, tag: str, line_text: Callable[[str, int], str 
         "results": results,
     }
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json.dumps(log, indent=2, ensure_ascii=False)
+    return safe_json(log)
 
 
 def _rule(page: RulePage) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvplan.report.check.safe import clean, clean_path, message_of, place_of
+from kvplan.report.check.safe import clean, clean_path, message_of, place_of, shown_line
 from kvplan.report.check.words import broken, known_before
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def as_text(checked: Checked) -> str:
         f"{clean_path(miss.path)}:{miss.line}: not read: {clean(miss.reason)}" for miss in checked.not_read
     ]
     lines += [clean(note) for note in checked.notes]
-    return "\n".join([*lines, _count(checked)])
+    return "\n".join(map(shown_line, [*lines, _count(checked)]))
 
 
 def _alone(checked: Checked) -> set[int]:

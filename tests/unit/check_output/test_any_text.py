@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 import xml.etree.ElementTree as ET
 
 from hypothesis import given
@@ -12,16 +13,23 @@ from markdown_it import MarkdownIt
 from kvplan.gate.result import LaunchResult
 from kvplan.report.check.github import as_commands
 from kvplan.report.check.gitlab import as_code_quality
+from kvplan.report.check.json_document import as_json
 from kvplan.report.check.junit import as_junit
 from kvplan.report.check.markdown import as_comment
 from kvplan.report.check.marker import Marker
 from kvplan.report.check.safe import prose
 from kvplan.report.check.sarif import as_sarif
+from kvplan.report.check.text import as_text
 from tests.unit.check_output.conftest import checked, finding, launch, numbers
 
 # Lone surrogates too: git lists names that are no UTF-8.
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=60)
 MARKED = st.text(st.sampled_from("`*_[]()<>&|~$#@!\\/:.-+=\"'%,{}\n\r\t ax1"), max_size=40)
+
+
+def acting(text: str) -> list[str]:
+    """Controls, lone surrogates, line and paragraph separators."""
+    return [char for char in text if unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"}]
 
 
 @given(st.one_of(ANYTHING, MARKED))
@@ -34,6 +42,13 @@ def test_every_format_stays_what_it_is(text: str) -> None:
         notes=[text],
     )
     assert len(as_commands(answer).splitlines()) == 1
+    lines = as_text(answer).splitlines()
+    assert len(lines) == 3  # the finding, the note, the count
+    assert not [line for line in lines if line.strip().startswith("::")]
+    assert not acting("".join(lines))
+    document = as_json(answer)
+    assert json.loads(document)["findings"][0]["rule"] == "KVP001"
+    assert not acting(document.replace("\n", ""))
     json.loads(as_sarif(answer, tag="default", line_text=lambda _path, _line: text))
     (entry,) = json.loads(as_code_quality(answer))
     assert "\n" not in entry["description"]
