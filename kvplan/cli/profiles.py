@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kvplan.cli.output import emit
+
 app = typer.Typer(
     help="Models and GPUs that kvplan knows, with the source of each fact; add your own.",
     no_args_is_help=True,
@@ -35,7 +37,7 @@ def list_models(
     from kvplan.report.profiles import render_models
 
     found = model_profiles(profiles_dir=profiles)
-    typer.echo(render_models(found, query, as_json=output_format is Format.JSON))
+    emit(render_models(found, query, as_json=output_format is Format.JSON))
 
 
 @app.command("gpus")
@@ -45,7 +47,7 @@ def list_gpus(query: _Query = None, profiles: _Profiles = None, output_format: _
     from kvplan.report.profiles import render_gpus
 
     found = gpu_profiles(profiles_dir=profiles)
-    typer.echo(render_gpus(found, query, as_json=output_format is Format.JSON))
+    emit(render_gpus(found, query, as_json=output_format is Format.JSON))
 
 
 @app.command("show")
@@ -59,7 +61,7 @@ def show(
     from kvplan.report.profiles import render_profile
 
     kind, record = find_profile(name, profiles_dir=profiles)
-    typer.echo(render_profile(kind, record, as_json=output_format is Format.JSON))
+    emit(render_profile(kind, record, as_json=output_format is Format.JSON))
 
 
 @app.command("add")
@@ -81,4 +83,4 @@ def add(
 
     source = read_model(model, offline=offline, revision=revision)
     path = add_model_profile(source, name=name, profiles_dir=profiles, replace=replace)
-    typer.echo(render_added(source, str(path), as_json=output_format is Format.JSON))
+    emit(render_added(source, str(path), as_json=output_format is Format.JSON))

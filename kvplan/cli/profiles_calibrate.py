@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from kvplan.cli.output import emit
 from kvplan.cli.profiles import app
 
 __all__ = ["app", "calibrate"]
@@ -53,8 +54,6 @@ def calibrate(
     output_format: Annotated[CalibrationFormat, typer.Option("--format")] = CalibrationFormat.TEXT,
 ) -> None:
     """Show how close estimates come to real launches, or learn from a log of your own."""
-    from kvplan.cli.output import emit
-
     if log is not None:
         emit(_take_log(log, gpu=gpu, model=model, vllm_version=vllm_version, store=store))
         return

@@ -11,6 +11,7 @@ import typer
 from kvplan.cli.estimate import Format
 from kvplan.cli.output import emit
 from kvplan.errors import InputError
+from kvplan.visible import harmless
 
 
 class ArrivalsKind(enum.StrEnum):
@@ -82,12 +83,14 @@ def workload(
         )
     rendered = render_workload(made.workload, made.notes, output_format.value)
     if output == "-":
-        emit(made.text.rstrip("\n"))
-        typer.echo(rendered, err=True)
+        emit(made.text.rstrip("\n"), data=True)
+        typer.echo(harmless(rendered), err=True)
         return
     if output is not None:
         try:
             Path(output).write_text(made.text, encoding="utf-8")
         except OSError as error:
-            raise InputError(f"--output {output}: {error.strerror}") from error
+            raise InputError(
+                f"--output {output}: {error.strerror}", "name a file in a folder that is there"
+            ) from error
     emit(rendered)

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from kvplan.report.table import render_table
+from kvplan.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,7 @@ def render_bench(measurements: Sequence[Measurement], url: str, model: str, outp
         }
         return json.dumps(document, indent=2, allow_nan=False)
     markdown = output_format == "markdown"
-    title = f"{model} at {url}, {measurements[0].workload}"
+    title = visible(f"{model} at {url}, {measurements[0].workload}")
     blocks = [f"## {title}" if markdown else title]
     if len(measurements) == 1:
         blocks += _one(measurements[0], markdown=markdown)
@@ -35,9 +36,9 @@ def render_bench(measurements: Sequence[Measurement], url: str, model: str, outp
         blocks += [_sweep(measurements, markdown=markdown)]
     for measurement in measurements:
         label = "" if len(measurements) == 1 else f"{_users(measurement)}: "
-        notes = [f"{'- ' if markdown else 'note: '}{label}{note}" for note in measurement.notes]
+        notes = [visible(f"{'- ' if markdown else 'note: '}{label}{note}") for note in measurement.notes]
         errors = [
-            f"{'- ' if markdown else 'failed: '}{label}{count} x {text}"
+            visible(f"{'- ' if markdown else 'failed: '}{label}{count} x {text}")
             for text, count in measurement.summary.errors
         ]
         blocks += ["\n".join([*errors, *notes])] if errors or notes else []

@@ -10,6 +10,7 @@ from kvplan.calibration.evaluate import weighted_quantile
 from kvplan.config.version import format_vllm_version
 from kvplan.report.table import render_table
 from kvplan.units import GIB, format_gib
+from kvplan.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,8 +38,12 @@ def render_study(study: Study, *, markdown: bool = False) -> str:
         + _outside_table(study.outcomes, markdown=markdown),
     ]
     if study.unanswered:
-        rows = [(u.launch.id, str(u.launch.model), u.reason) for u in study.unanswered]
-        table = render_table(("launch", "model", "why"), rows, left=(0, 1, 2), markdown=markdown)
+        rows = [(u.launch.id, str(u.launch.model)) for u in study.unanswered]
+        reasons = [u.reason for u in study.unanswered]
+        titles = ("launch", "model")
+        table = render_table(
+            titles, rows, left=(0, 1), beneath=reasons, beneath_title="why", markdown=markdown
+        )
         sections.append(f"{title}Not answered\n\n{table}")
     return "\n\n".join(sections)
 
@@ -121,20 +126,21 @@ def _outside_table(outcomes: Iterable[Outcome], *, markdown: bool) -> str:
         for o in outcomes
         if o.error_percent is not None and (not o.covered or abs(o.error_percent) > OUTSIDE_PERCENT)
     ]
+    outside.sort(key=lambda o: -abs(o.error_percent or 0))
     rows = [
         (
             o.case.launch.id,
             f"{o.error_percent:+.2f}",
             f"{(o.case.launch.kv_cache_bytes or 0) / GIB:.2f}",
             "{} to {}".format(*(f"{size / GIB:.2f}" for size in _ends(o))),
-            o.case.launch.why_outside or "not known",
         )
-        for o in sorted(outside, key=lambda o: -abs(o.error_percent or 0))
+        for o in outside
     ]
     if not rows:
         return "none"
-    header = ("launch", "error %", "printed GiB", "interval GiB", "reason found")
-    return render_table(header, rows, left=(0, 4), markdown=markdown)
+    reasons = [o.case.launch.why_outside or "no reason found" for o in outside]
+    header = ("launch", "error %", "printed GiB", "interval GiB")
+    return render_table(header, rows, beneath=reasons, beneath_title="reason found", markdown=markdown)
 
 
 def _ends(outcome: Outcome) -> tuple[int, int]:
@@ -182,11 +188,13 @@ def render_taken(launch: Launch, store: Path) -> str:
         "available for the KV cache": facts.available_kv_bytes,
     }
     lines = [
-        f"{launch.model} on {launch.gpu or launch.device}, vLLM {facts.vllm_version}: {launch.outcome}"
+        visible(f"{launch.model} on {launch.gpu or launch.device}, vLLM {facts.vllm_version}")
+        + f": {launch.outcome}"
         + (f" ({launch.failure})" if launch.failure else ""),
         *(f"  {name:<28}{format_gib(size)}" for name, size in sizes.items() if size is not None),
-        f"  {'flags':<28}" + (", ".join(f"{k}={v}" for k, v in launch.settings.items()) or "none printed"),
-        f"kept in {store}",
+        f"  {'flags':<28}"
+        + (visible(", ".join(f"{k}={v}" for k, v in launch.settings.items())) or "none printed"),
+        f"kept in {visible(str(store))}",
     ]
     if facts.available_kv_bytes is None:
         lines.append("no available KV memory in it: estimates are not corrected by this launch")

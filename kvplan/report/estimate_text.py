@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kvplan.config.version import format_vllm_version
 from kvplan.report.table import render_table
 from kvplan.units import GIB, format_bytes, format_gib
+from kvplan.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ def render_text(report: EstimateReport, *, markdown: bool, explain: bool) -> str
     parts = [_headline(report, markdown=markdown)]
     if report.estimate.message:
         when = "vLLM would say" if report.starts == "no" else "if it fails, vLLM says"
-        parts.append(f"{when}: {report.estimate.message}")
+        parts.append(visible(f"{when}: {report.estimate.message}"))
     parts += [
         _ledger(report, markdown=markdown),
         "\n".join(_kv_facts(report, markdown=markdown)),
@@ -45,8 +46,8 @@ def render_text(report: EstimateReport, *, markdown: bool, explain: bool) -> str
     if explain:
         parts.append(_explanation(report, markdown=markdown))
     if report.planned.assumptions:
-        parts.append("assumed: " + "; ".join(report.planned.assumptions))
-    parts += [f"warning: {warning}" for warning in report.warnings]
+        parts.append(visible("assumed: " + "; ".join(report.planned.assumptions)))
+    parts += [visible(f"warning: {warning}") for warning in report.warnings]
     return "\n\n".join(parts)
 
 
@@ -59,7 +60,7 @@ def _headline(report: EstimateReport, *, markdown: bool) -> str:
         f"{count}{now.gpu.name} ({format_gib(now.gpu.total_bytes)}), vLLM "
         f"{format_vllm_version(now.rules.asked_version)}"
     )
-    return f"**{line}**" if markdown else line
+    return f"**{visible(line)}**" if markdown else visible(line)
 
 
 def _served_in(report: EstimateReport) -> str:
@@ -202,4 +203,4 @@ def _explanation(report: EstimateReport, *, markdown: bool) -> str:
         f"{bullet}{_LINE_NAMES[line.name]}: {report.estimate.explain(line.name)} [{line.source}]"
         for line in report.estimate.budget.lines
     ]
-    return "\n".join(["how", *lines])
+    return "\n".join(["how", *map(visible, lines)])

@@ -9,6 +9,7 @@ from kvplan.architecture.model_shape import model_shape
 from kvplan.errors import UnsupportedModelError
 from kvplan.report.table import render_table
 from kvplan.units import format_gib
+from kvplan.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,16 +27,15 @@ def render_models(profiles: Iterable[Mapping[str, Any]], query: str | None, *, a
     rows = [
         (
             p["id"],
-            ", ".join(p.get("aliases", ())),
             _parameters(p),
             format_gib(_fact(p, "weights_bytes")) if _fact(p, "weights_bytes") else _UNKNOWN,
             str(_max_model_len(p) or _UNKNOWN),
-            p["confidence"],
+            _CONFIDENCE.get(p["confidence"], p["confidence"]),
         )
         for p in found
     ]
-    header = ("model", "also", "parameters", "weight files", "max length", "config from")
-    return _list(header, rows, "model", query, left=(0, 1, 5))
+    header = ("model", "parameters", "weight files", "max length", "config")
+    return _list(header, rows, "model", query, left=(0, 4), beneath=_also(found))
 
 
 def render_gpus(profiles: Iterable[Mapping[str, Any]], query: str | None, *, as_json: bool) -> str:
@@ -46,7 +46,6 @@ def render_gpus(profiles: Iterable[Mapping[str, Any]], query: str | None, *, as_
     rows = [
         (
             p["id"],
-            ", ".join(p.get("aliases", ())),
             f"{p['marketing_gb']:g} GB" if "marketing_gb" in p else _UNKNOWN,
             f"{p['total_gib']['value']:.2f} GiB" + (" *" if p["total_gib"].get("derived") else "  "),
             str(_fact(p, "compute_capability") or _UNKNOWN),
@@ -54,8 +53,8 @@ def render_gpus(profiles: Iterable[Mapping[str, Any]], query: str | None, *, as_
         )
         for p in found
     ]
-    header = ("GPU", "also", "sold as", "torch sees  ", "capability", "GB/s")
-    text = _list(header, rows, "GPU", query, left=(0, 1))
+    header = ("GPU", "sold as", "torch sees  ", "capability", "GB/s")
+    text = _list(header, rows, "GPU", query, left=(0,), beneath=_also(found))
     derived = any(p["total_gib"].get("derived") for p in found)
     return text + ("\n* derived from other figures: nobody has read it on such a card" if derived else "")
 
@@ -64,25 +63,27 @@ def render_profile(kind: str, profile: Mapping[str, Any], *, as_json: bool) -> s
     """One profile: names first, then every fact with its source, then the rest."""
     if as_json:
         return _json({"schema": "kvplan.profile/1", "kind": kind, "profile": profile})
-    lines = [f"{profile['id']} ({kind})"]
+    lines = [visible(f"{profile['id']} ({kind})")]
     for key in ("name", "aliases", "nvml_names", "vendor", "arch", "config_source", "confidence"):
         if profile.get(key):
             value = profile[key]
-            lines.append(f"  {key}: {value if isinstance(value, str) else ', '.join(value)}")
+            lines.append(visible(f"  {key}: {value if isinstance(value, str) else ', '.join(value)}"))
     facts = [(key, value) for key, value in profile.items() if isinstance(value, dict) and "source" in value]
-    rows = [(key, _value(fact), _source(fact)) for key, fact in facts]
-    if rows:
-        lines += ["", render_table(("fact", "value", "source"), rows, left=(0, 2))]
+    if facts:
+        rows = [(key, _value(fact)) for key, fact in facts]
+        sources = [_source(fact) for _, fact in facts]
+        lines += ["", render_table(("fact, and its source", "value"), rows, beneath=sources)]
     if profile.get("readings"):
-        rows = [(f"{r['gib']:.2f} GiB", r.get("os", "linux"), _source(r)) for r in profile["readings"]]
-        lines += ["", render_table(("torch total read", "on", "source"), rows, left=(1, 2))]
+        read = [(f"{r['gib']:.2f} GiB", r.get("os", "linux")) for r in profile["readings"]]
+        sources = [_source(reading) for reading in profile["readings"]]
+        lines += ["", render_table(("torch total read", "on"), read, left=(1,), beneath=sources)]
     if profile.get("prices"):
-        rows = [
+        prices = [
             (f"${p['usd_per_hour']:g}/h", f"{p['provider']} {p['kind']}", p["date"])
             for p in profile["prices"]
         ]
-        lines += ["", render_table(("price", "of", "on"), rows, left=(1, 2))]
-    lines += [f"\n  note: {note}" for note in profile.get("notes", ())]
+        lines += ["", render_table(("price", "of", "on"), prices, left=(1, 2))]
+    lines += [f"\n  note: {visible(note)}" for note in profile.get("notes", ())]
     if "config" in profile:
         lines += ["", "  config.json:", json.dumps(profile["config"], indent=2, ensure_ascii=False)]
     return "\n".join(lines)
@@ -103,15 +104,29 @@ def render_added(model: ModelSource, path: str, *, as_json: bool) -> str:
             }
         )
     size = f"weight files {format_gib(weights.total_bytes)}" if weights else "sizes of weight files unknown"
-    return f"{path}\n  read from {model.source}; {size}"
+    return f"{visible(path)}\n  read from {visible(model.source)}; {size}"
+
+
+_CONFIDENCE: Final = {"config.json": "whole file", "same-geometry": "of a twin"}
+"""How the table says what config a profile rests on; `profiles show` and JSON have the word itself."""
+
+
+def _also(profiles: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [f"also {', '.join(names)}" if (names := p.get("aliases")) else "" for p in profiles]
 
 
 def _list(
-    header: Sequence[str], rows: Sequence[Sequence[str]], what: str, query: str | None, *, left: Sequence[int]
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    what: str,
+    query: str | None,
+    *,
+    left: Sequence[int],
+    beneath: Sequence[str],
 ) -> str:
     if not rows:
         return f"no {what} with {query!r} in its name"
-    return render_table(header, rows, left=left)
+    return render_table(header, rows, left=left, beneath=beneath)
 
 
 def _has_words(profile: Mapping[str, Any], query: str | None) -> bool:

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan import __version__
 from kvplan.config.version import format_vllm_version
-from kvplan.report.table import render_table
+from kvplan.report.table import output_width, render_table, wrapped
 from kvplan.units import GIB
 from kvplan.variants import meets_target
+from kvplan.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvplan.memory.estimate import Estimate
     from kvplan.memory.interval import Interval
     from kvplan.variants import Variant
 
@@ -63,41 +65,57 @@ def _row_dict(variant: Variant) -> dict[str, Any]:
 
 
 def _table(variants: Sequence[Variant], *, markdown: bool) -> str:
-    with_lengths = any(v.estimate is not None and v.estimate.lengths is not None for v in variants)
-    with_price = any(v.estimate is not None and v.estimate.gpu.usd_per_hour is not None for v in variants)
-    header = ["", "starts", "card GiB", "weights GiB", "KV GiB", "B a token", "KV tokens", "at max_model_len"]
-    header += ["at P95"] if with_lengths else []
-    header += ["USD an hour"] if with_price else []
-    rows, refused = [], []
-    for variant in variants:
-        if variant.estimate is None:
-            refused.append(f"{variant.name}: {variant.refusal}")
-            continue
-        rows.append(_cells(variant, with_lengths=with_lengths, with_price=with_price))
-    table = render_table(header, rows, left=(0, 1), markdown=markdown) if rows else ""
-    return "\n\n".join(part for part in (table, "\n".join(refused)) if part)
+    answered = [variant for variant in variants if variant.estimate is not None]
+    refused = [visible(f"{v.name}: {v.refusal}") for v in variants if v.estimate is None]
+    parts = []
+    if answered:
+        columns = _columns([variant.estimate for variant in answered if variant.estimate is not None])
+        same = [f"{title} {cells[0]}" for title, cells in columns.items() if _is_said_once(title, cells)]
+        shown = {title: cells for title, cells in columns.items() if not _is_said_once(title, cells)}
+        rows = [
+            [variant.name, *row]
+            for variant, row in zip(answered, zip(*shown.values(), strict=True), strict=True)
+        ]
+        if same:
+            said = f"the same in all rows: {', '.join(same)}"
+            lines = wrapped(said, output_width() - 2)
+            parts.append(said if markdown else "\n".join(f"  {line}" for line in lines))
+        parts.append(render_table(["", *shown], rows, left=(0, 1), markdown=markdown))
+    return "\n\n".join([*parts, "\n".join(refused)] if refused else parts)
 
 
-def _cells(variant: Variant, *, with_lengths: bool, with_price: bool) -> list[str]:
-    answer = variant.estimate
-    assert answer is not None  # noqa: S101  the caller has taken the refused ones out
-    starts = answer.verdict.starts
-    cells = [
-        variant.name,
-        f"{starts} ({answer.verdict.probability:.2f})",
-        f"{answer.budget.total_bytes / GIB:.2f}",
-        f"{answer.budget.line('weights').bytes.mid / GIB:.2f}",
-        f"{answer.budget.available_kv_bytes.mid / GIB:.2f}",
-        f"{answer.plan.bytes_per_token:,}",
-        f"{answer.capacity.tokens.mid:,}",
-        f"{answer.capacity.worst_case.mid:,} x {answer.max_model_len:,}",
-    ]
+_SAID_ONCE: Final = ("weights GiB", "B a token", "max_model_len")
+"""Columns that are a line above the table where all rows agree, as they do where only the card differs."""
+
+
+def _is_said_once(title: str, cells: Sequence[str]) -> bool:
+    return title in _SAID_ONCE and len(cells) > 1 and len(set(cells)) == 1
+
+
+def _columns(answers: Sequence[Estimate]) -> dict[str, list[str]]:
+    """Title -> cells, in the order of the answers."""
+    with_lengths = any(answer.lengths is not None for answer in answers)
+    with_price = any(answer.gpu.usd_per_hour is not None for answer in answers)
+    columns = {
+        "starts": [f"{a.verdict.starts} ({a.verdict.probability:.2f})" for a in answers],
+        "card GiB": [f"{a.budget.total_bytes / GIB:.2f}" for a in answers],
+        "weights GiB": [f"{a.budget.line('weights').bytes.mid / GIB:.2f}" for a in answers],
+        "KV GiB": [f"{a.budget.available_kv_bytes.mid / GIB:.2f}" for a in answers],
+        "B a token": [f"{a.plan.bytes_per_token:,}" for a in answers],
+        "KV tokens": [f"{a.capacity.tokens.mid:,}" for a in answers],
+        "max_model_len": [f"{a.max_model_len:,}" for a in answers],
+        "at once": [f"{a.capacity.worst_case.mid:,}" for a in answers],
+    }
     if with_lengths:
-        cells.append(_requests(answer.capacity.p95))
+        columns["at P95"] = [_requests(a.capacity.p95) for a in answers]
     if with_price:
-        price = answer.gpu.usd_per_hour
-        cells.append("n/a" if price is None else f"{price * answer.num_gpus:.2f}")
-    return cells
+        columns["USD/h"] = [_price(a) for a in answers]
+    return columns
+
+
+def _price(answer: Estimate) -> str:
+    price = answer.gpu.usd_per_hour
+    return "n/a" if price is None else f"{price * answer.num_gpus:.2f}"
 
 
 def _requests(interval: Interval | None) -> str:

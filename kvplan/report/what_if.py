@@ -8,6 +8,7 @@ from kvplan import __version__
 from kvplan.errors import InputError
 from kvplan.memory.what_if import View, each
 from kvplan.report.table import render_table
+from kvplan.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ def render_views(views: Sequence[View], refused: Sequence[str], output_format: s
         table = render_table(view.header, rows, markdown=output_format == "markdown")
         parts.append(f"{view.title}\n\n{table}\n\n  {view.note}")
     if refused:
-        parts.append("does not apply: " + "; ".join(refused))
+        parts.append("does not apply\n" + "\n".join(visible(f"  {line}") for line in refused))
     return "\n\n".join(parts)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvplan.load.workload import ClosedLoop, Poisson, Workload
 from kvplan.load.workload_file import read_workload
 from kvplan.report.table import render_table
+from kvplan.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -69,9 +70,9 @@ def render_workload(workload: Workload, notes: Sequence[str], output_format: str
     bullet = "- " if markdown else ""
     return "\n\n".join(
         [
-            f"## {workload.name}" if markdown else workload.name,
+            visible(f"## {workload.name}" if markdown else workload.name),
             render_table(["tokens", *summary["total_len"]], rows, markdown=markdown),
-            "\n".join(f"{bullet}{fact}" for fact in facts if fact),
+            "\n".join(visible(f"{bullet}{fact}") for fact in facts if fact),
         ]
     )
 
