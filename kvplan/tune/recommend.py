@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -59,7 +58,8 @@ class LoadSummary:
 class BoundaryEnd:
     """One end of the bracket, or the low end."""
 
-    gpu_memory_utilization: float
+    gpu_memory_utilization: float | None
+    """None for a probe on CPU: it is given its KV cache in bytes, before the card is known."""
     kv_cache_bytes: int | None
     trial: int
     failure: str | None = None
@@ -158,9 +158,8 @@ def recommend(state: SearchState, kv_rules: KvRules) -> Recommendation:
     survived, failed = _bracket_ends(state)
     low_end = next((t for t in state.trials if t.spec.phase == "low_end" and t.status == "infeasible"), None)
     utilization = None if chosen is None else chosen.gpu_memory_utilization
-    headroom = (
-        None if survived is None or utilization is None else survived.gpu_memory_utilization - utilization
-    )
+    highest = None if survived is None else survived.gpu_memory_utilization
+    headroom = None if highest is None or utilization is None else highest - utilization
     return Recommendation(
         met=not reasons,
         reasons=tuple(reasons),
@@ -273,7 +272,7 @@ def _knobs(settings: ServingConfig) -> ServingConfig:
 def _end(trial: Trial) -> BoundaryEnd:
     launch = trial.launch
     return BoundaryEnd(
-        gpu_memory_utilization=trial.gpu_memory_utilization or math.nan,
+        gpu_memory_utilization=trial.gpu_memory_utilization,
         kv_cache_bytes=trial.kv_cache_bytes,
         trial=trial.number,
         failure=trial.failure,

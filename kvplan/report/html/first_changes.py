@@ -41,7 +41,7 @@ def when_full(report: TuneReport, card: TunedCard) -> Iterator[FirstChange]:
     if (
         survived is not None
         and chosen is not None
-        and survived.gpu_memory_utilization > chosen
+        and (survived.gpu_memory_utilization or 0) > chosen
         and survived.kv_cache_bytes
     ):
         after = card.now.plan.concurrent_requests(card.now.plan.num_blocks(survived.kv_cache_bytes), tokens)
