@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from kvplan.tune.journal import JournalContents
     from kvplan.tune.ladder import Load, Rung, Scale
-    from kvplan.tune.ladder_run import Tuned
-    from kvplan.tune.ladder_rungs import RungResult
+    from kvplan.tune.ladder_result import RungResult
+    from kvplan.tune.ladder_tuned import Tuned
     from kvplan.tune.load_point import LoadPoint
     from kvplan.tune.setup import Prepared
 
@@ -188,7 +188,7 @@ class LadderReport:
         if point is None:
             return (name, f"{result.failure or UNKNOWN}", *[""] * 6, gib(result.peak_memory_bytes))
         rate = point.output_throughput
-        waited = " *" if point.waited_for_memory or point.preemptions else ""
+        waited = " *" if self._was_short(rung, load) else ""
         return (
             name,
             figure(rate),
@@ -202,11 +202,13 @@ class LadderReport:
         )
 
     def _changes(self) -> Iterator[str]:
+        told: dict[str, list[str]] = {}
         for number, rung in enumerate(self.rungs, start=1):
             result = self.results.get(rung.name)
             yield f"{number} {rung.title}: {rung.changes}"
             for note in () if result is None else result.notes:
-                yield f"{number}: {note}"
+                told.setdefault(note, []).append(f"{number}")
+        yield from (f"in step {', '.join(numbers)}: {note}" for note, numbers in told.items())
         limited = [
             f"{number}"
             for number, rung in enumerate(self.rungs, start=1)
@@ -215,8 +217,13 @@ class LadderReport:
             )
         ]
         if limited:
-            yield f"in step {', '.join(limited)} the load client was late: the figures may be the client's"
-        yield "* requests waited for KV cache or were preempted"
+            yield f"in step {', '.join(limited)}: the load client was late; the figures may be the client's"
+        if any(self._was_short(rung, load) for rung in self.rungs for load in self.scale.loads()):
+            yield "*: requests waited for KV cache, or were preempted"
+
+    def _was_short(self, rung: Rung, load: Load) -> bool:
+        point = self._point(rung.name, load.name)
+        return point is not None and bool(point.waited_for_memory or point.preemptions)
 
     def _is_the_clients(self, rung: Rung, load: Load) -> bool:
         point = self._point(rung.name, load.name)
@@ -249,8 +256,10 @@ class LadderReport:
                 "be made); Transformers and vLLM compute on the same cores under the same limit"
             )
         yield (
-            "Transformers generates one static batch of all users; vLLM is loaded by as many users, each of "
-            "whom waits for the answer and asks again, six waves a load"
+            "Transformers generates one static batch of all users that is there from the start: no requests, "
+            "no HTTP, no queue; vLLM is loaded by as many users, each of whom waits for the answer and asks "
+            "again, six waves a load. On a model so small that a step computes almost nothing, that work "
+            "outside the model can weigh more than what the engine saves"
         )
         if self.tuned is not None and problem.device == "cpu":
             yield "the tuned step may use the whole card; the steps before it hold what stands for 0.85"

@@ -10,9 +10,8 @@ from kvplan.calibration.store import store_path
 from kvplan.config.project_file import read_project_file
 from kvplan.engine.interrupts import signals_as_interrupts
 from kvplan.errors import FailureClass, InputError
-from kvplan.foreign import reading
 from kvplan.tune.identity import installed_vllm, run_context
-from kvplan.tune.journal import FILE_NAME, difference, find_run, new_journal, read_journal, reopened_journal
+from kvplan.tune.journal import difference, find_run, new_journal, read_journal, reopened_journal
 from kvplan.tune.ladder import (
     CPU_BLOCK_SIZE,
     Scale,
@@ -21,9 +20,10 @@ from kvplan.tune.ladder import (
     scale_for,
     users_for,
 )
-from kvplan.tune.ladder_rungs import RungMaker, RungResult
+from kvplan.tune.ladder_result import RungResult
+from kvplan.tune.ladder_rungs import RungMaker
+from kvplan.tune.ladder_tuned import Tuned, fitting_run, recommended_by, with_notes
 from kvplan.tune.problem import Problem
-from kvplan.tune.replay import outcome_of
 from kvplan.tune.session import require_gpu
 from kvplan.tune.setup import prepare
 
@@ -43,7 +43,7 @@ _GENERATE_S: Final = {"cpu": 90.0, "cuda": 120.0}
 class Search(Protocol):
     """Makes a tuning run."""
 
-    def __call__(self, request: TuneRequest, folder: Path | None, begins: Callable[[Path], None]) -> Path:
+    def __call__(self, request: TuneRequest, folder: Path | None, begins: Callable[[Path], None], /) -> Path:
         """The finished run's folder.
 
         Args:
@@ -51,15 +51,6 @@ class Search(Protocol):
             folder: a run to go on with; None begins one.
             begins: told the folder before the first launch.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """Settings that a tuning run recommends, and which run."""
-
-    run: str
-    settings: Mapping[str, Any]
-    notes: tuple[str, ...] = ()
 
 
 def climb(
@@ -199,53 +190,6 @@ def tuned_of(contents: JournalContents) -> Tuned | None:
     return None if line is None else Tuned(line["from_run"], line["settings"], tuple(line["notes"]))
 
 
-def fitting_run(header: Mapping[str, Any], scale: Scale, runs_dir: Path) -> Tuned | None:
-    """The newest run of the same model, machine and vLLM whose recommendation holds the ladder's load."""
-    for path in sorted(runs_dir.glob(f"*/{FILE_NAME}"), reverse=True):
-        try:
-            tuned = _recommended(path.parent)
-        except InputError:
-            continue
-        if tuned is None:
-            continue
-        then = read_journal(path).header
-        same = ("model", "machine", "vllm_version")
-        if any(then["context"].get(key) != header["context"][key] for key in same):
-            continue
-        problem, mine = Problem.from_dict(then["problem"]), Problem.from_dict(header["problem"])
-        if (
-            problem.device == mine.device
-            and problem.card_bytes == mine.card_bytes
-            and problem.max_model_len >= scale.request_len
-            and problem.target_concurrency >= scale.users
-        ):
-            return _with_notes(tuned, problem, scale)
-    return None
-
-
-def _recommended(folder: Path) -> Tuned | None:
-    """What a run recommends; None if it is no tuning run, or recommends nothing that was confirmed."""
-    contents = read_journal(folder)
-    if contents.header.get("what", "tune") != "tune" or contents.last("outcome") is None:
-        return None
-    with reading(f"the journal of {folder}"):
-        recommendation = outcome_of(contents).recommendation
-    if recommendation.settings is None or not recommendation.met:
-        return None
-    return Tuned(contents.run_id, dict(recommendation.settings))
-
-
-def _with_notes(tuned: Tuned, problem: Problem, scale: Scale) -> Tuned:
-    lengths = problem.lengths
-    notes = []
-    then = (lengths.longest_input, lengths.longest_output, problem.target_concurrency)
-    if then != (scale.input_len, scale.output_len, scale.users):
-        notes.append(
-            f"that run was for {then[2]} users of {then[0]:,} + {then[1]:,} tokens, not for this load"
-        )
-    return dataclasses.replace(tuned, notes=tuple(notes))
-
-
 def fixed_flags(problem: Problem) -> dict[str, Any]:
     """Flags that every launch gets: those that the steps set themselves are theirs."""
     own = {"model", "max_model_len", "max_num_seqs", "kv_cache_dtype", "enable_prefix_caching", "block_size"}
@@ -382,9 +326,9 @@ class _Climb:
 
     def _of(self, folder: str, scale: Scale) -> Tuned | RungResult:
         path = find_run(folder, self.runs_dir)
-        tuned = _recommended(path)
+        tuned = recommended_by(path)
         if tuned is not None:
-            return _with_notes(tuned, Problem.from_dict(read_journal(path).header["problem"]), scale)
+            return with_notes(tuned, Problem.from_dict(read_journal(path).header["problem"]), scale)
         return RungResult(
             "tuned",
             {},
