@@ -6,14 +6,15 @@ Nothing but token counts, times and conversation ids leaves this module: no prom
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.errors import InputError
+from kvplan.load.log_times import TIME_TEXT, seconds, time_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -53,7 +54,11 @@ TIME_NAMES: Final = (
     "Timestamp",
 )
 SESSION_NAMES: Final = ("session_id", "conversation_id", "thread_id", "session", "Session ID")
-_PAIR: Final = re.compile(r"""["']?\b(?P<name>[A-Za-z_@]+)["']?\s*[:=]\s*["']?(?P<value>[^\s,;"'}\])]+)""")
+_PAIR: Final = re.compile(
+    rf"""["']?\b(?P<name>[A-Za-z_@]+)["']?\s*[:=]\s*["'\[]?(?P<value>{TIME_TEXT}|[^\s,;"'}}\])]+)"""
+)
+_ACCESS_LINE: Final = re.compile(r'"(?:GET|POST|PUT|HEAD|OPTIONS|DELETE|PATCH) \S+ HTTP/[\d.]+" \d{3}')
+"""The heart of a line of Apache's, nginx's and uvicorn's access logs: the request and its status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +88,29 @@ def read_requests(path: Path) -> Traffic:
         InputError: unreadable, or no line has token counts.
     """
     traffic = Traffic()
+    accesses = 0
     for line in _lines(path):
         fields = _json_fields(line) or _text_fields(line)
         request = _request(fields)
         if request is None:
             traffic.skipped += 1
+            accesses += _ACCESS_LINE.search(line) is not None
+        elif request.time_s is None:
+            traffic.requests.append(dataclasses.replace(request, time_s=time_in(line)))
         else:
             traffic.requests.append(request)
-    if not traffic.requests:
+    if traffic.requests:
+        return traffic
+    if accesses:
         raise InputError(
-            f"{path}: no line has the tokens of a prompt and of its answer",
-            f"looked for {', '.join(INPUT_NAMES[:4])}, ... and {', '.join(OUTPUT_NAMES[:4])}, ...",
+            f"{path}: {accesses:,} lines of a web server's access log, which counts bytes and no tokens",
+            "let the proxy add prompt_tokens=N completion_tokens=M, from the answers' `usage`, to each line, "
+            "or read vLLM's own counts: kvplan workload http://SERVER",
         )
-    return traffic
+    raise InputError(
+        f"{path}: no line has the tokens of a prompt and of its answer",
+        f"looked for {', '.join(INPUT_NAMES[:4])}, ... and {', '.join(OUTPUT_NAMES[:4])}, ...",
+    )
 
 
 def read_csv(path: Path, input_column: str | None = None, output_column: str | None = None) -> Traffic:
@@ -117,7 +132,10 @@ def read_csv(path: Path, input_column: str | None = None, output_column: str | N
         lens = [_whole(cell) for cell in cells]
         for name, cell, length in zip((input_name, output_name), cells, lens, strict=True):
             if length is None:
-                raise InputError(f"{path}:{reader.line_num}: {name} is {cell!r}, not a number of tokens")
+                raise InputError(
+                    f"{path}:{reader.line_num}: {name} is {cell!r}, not a number of tokens",
+                    "name the right columns with --input-column and --output-column",
+                )
         request = _request(
             {**{k: v for k, v in row.items() if k}, "prompt_tokens": lens[0], "completion_tokens": lens[1]}
         )
@@ -126,7 +144,10 @@ def read_csv(path: Path, input_column: str | None = None, output_column: str | N
         else:
             traffic.requests.append(request)
     if not traffic.requests:
-        raise InputError(f"{path}: no row has a prompt and an answer of at least one token")
+        raise InputError(
+            f"{path}: no row has a prompt and an answer of at least one token",
+            "name the right columns with --input-column and --output-column",
+        )
     return traffic
 
 
@@ -151,7 +172,9 @@ def _lines(path: Path) -> Iterator[str]:
                 if line.strip():
                     yield line
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror}", "name a file that you may read"
+        ) from error
 
 
 def _json_fields(line: str) -> dict[str, Any] | None:
@@ -185,7 +208,7 @@ def _request(fields: Mapping[str, Any]) -> SeenRequest | None:
     output_len = _first_whole(fields, OUTPUT_NAMES)
     if not input_len or not output_len:
         return None
-    times = (_seconds(fields[name]) for name in TIME_NAMES if name in fields)
+    times = (seconds(fields[name]) for name in TIME_NAMES if name in fields)
     sessions = (str(fields[name]) for name in SESSION_NAMES if fields.get(name))
     return SeenRequest(
         input_len, output_len, next((t for t in times if t is not None), None), next(sessions, None)
@@ -202,20 +225,3 @@ def _whole(value: Any) -> int | None:
     except (TypeError, ValueError):
         return None
     return int(number) if math.isfinite(number) and number == int(number) and number >= 0 else None
-
-
-def _seconds(value: Any) -> float | None:
-    """Unix seconds (or milliseconds, told by their size), or an ISO 8601 time."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        pass
-    else:
-        return number / 1000 if number > 1e11 else number
-    text = str(value).strip()
-    # Azure writes seven digits of a second, one more than Python reads.
-    text = re.sub(r"(\.\d{6})\d+", r"\1", text)
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None

@@ -72,6 +72,88 @@ def test_an_access_log_with_token_counts() -> None:
     assert traffic.skipped == 2
 
 
+# 2026-11-29 18:04:36 UTC is 1,795,975,476: 20,786 days after 1970-01-01, and 65,076 s.
+AT = 20_786 * 86_400 + 65_076
+COMBINED = '10.0.0.7 - - [29/Nov/2026:18:04:36 +0000] "POST /v1/completions HTTP/1.1" 200 512'
+
+
+@pytest.mark.parametrize(
+    ("line", "time_s"),
+    [
+        # Apache's combined format with two fields of nginx's or Apache's own log_format behind it.
+        (
+            f'{COMBINED} "-" "Mozilla/5.0 (X11; KHTML, like Gecko)" prompt_tokens=12 completion_tokens=30',
+            AT,
+        ),
+        (
+            COMBINED.replace("18:04:36 +0000", "19:34:36 +0130")
+            + ' {"usage": {"prompt_tokens": 12, "completion_tokens": 30}}',
+            AT,
+        ),
+        ("2026-11-29T18:04:36Z INFO prompt_tokens=12 completion_tokens=30", AT),
+        ("2026-11-29T20:04:36.5+02:00 prompt_tokens=12 completion_tokens=30", AT + 0.5),
+        # Python's logging: a comma before the milliseconds, no zone.
+        ("2026-11-29 18:04:36,250 INFO prompt_tokens: 12, completion_tokens: 30", AT + 0.25),
+        ("[2026-11-29 18:04:36 +0000] prompt_tokens=12 completion_tokens=30", AT),
+        ("time=2026-11-29 18:04:36 prompt_tokens=12 completion_tokens=30", AT),
+        ('time="29/Nov/2026:18:04:36 +0000" prompt_tokens=12 completion_tokens=30', AT),
+        ('{"time": "2026-11-29T18:04:36Z", "prompt_tokens": 12, "completion_tokens": 30}', AT),
+        ('{"ts": 1795975476, "prompt_tokens": 12, "completion_tokens": 30}', AT),
+        ('{"ts": 1795975476500, "prompt_tokens": 12, "completion_tokens": 30}', AT + 0.5),
+        ('{"ts": 1795975476500000, "prompt_tokens": 12, "completion_tokens": 30}', AT + 0.5),
+        ('{"ts": 1795975476500000000, "prompt_tokens": 12, "completion_tokens": 30}', AT + 0.5),
+        ("prompt_tokens=12 completion_tokens=30", None),
+        ("29/Foo/2026:18:04:36 +0000 prompt_tokens=12 completion_tokens=30", None),
+        ("2026-13-41T18:04:36Z prompt_tokens=12 completion_tokens=30", None),
+    ],
+)
+def test_times_as_logs_write_them(tmp_path: Path, line: str, time_s: float | None) -> None:
+    path = tmp_path / "log"
+    path.write_text(line + "\n")
+    (request,) = read_requests(path).requests
+    assert (request.input_len, request.output_len) == (12, 30)
+    assert request.time_s == (None if time_s is None else pytest.approx(time_s, abs=1e-3))
+
+
+def test_an_access_log_gives_its_rate(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    path.write_text(
+        "".join(
+            f'10.0.0.7 - - [29/Nov/2026:23:59:{50 + 5 * i:02} +0000] "POST /v1/completions HTTP/1.1" 200 512 '
+            f'"-" "curl/8" prompt_tokens={i + 1} completion_tokens=30\n'
+            for i in range(2)
+        )
+        + '10.0.0.7 - - [30/Nov/2026:00:00:10 +0000] "POST /v1/completions HTTP/1.1" 200 9 "-" "curl/8" '
+        "prompt_tokens=9 completion_tokens=30\n"
+        + '10.0.0.7 - - [30/Nov/2026:00:00:11 +0000] "GET /metrics HTTP/1.1" 200 9 "-" "curl/8"\n'
+    )
+    found = made(path, arrivals="trace")
+    assert found.workload.arrivals == Trace((0.0, 5.0, 20.0))
+    assert made(path, arrivals="poisson").workload.arrivals == Poisson(0.1)  # two gaps in 20 s
+    assert "1 lines without the tokens of a prompt and of an answer were left out" in found.notes
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '10.0.0.7 - frank [29/Nov/2026:18:04:36 +0000] "POST /v1/chat/completions HTTP/1.1" 200 2326',
+        '10.0.0.7 - - [29/Nov/2026:18:04:36 +0000] "POST /v1/completions HTTP/2.0" 200 2326 "-" "curl/8.5"',
+        'INFO:     127.0.0.1:50832 - "POST /v1/completions HTTP/1.1" 200 OK',
+        '2026-11-29T18:04:36Z 10.0.0.7 "POST /v1/completions HTTP/1.1" 200 rt=0.412',
+    ],
+)
+def test_an_access_log_without_tokens_says_what_is_missing(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "access.log"
+    path.write_text(f"{line}\n{line}\n")
+    with pytest.raises(InputError) as raised:
+        made(path)
+    assert raised.value.message == (
+        f"{path}: 2 lines of a web server's access log, which counts bytes and no tokens"
+    )
+    assert "prompt_tokens=N completion_tokens=M" in str(raised.value.hint)
+    assert "kvplan workload http://SERVER" in str(raised.value.hint)
+
+
 def test_a_log_becomes_pairs_with_counts() -> None:
     workload = made(DATA / "openai.jsonl").workload
 
@@ -101,9 +183,12 @@ def test_arrival_rate_and_trace_come_from_the_logs_times() -> None:
     assert [s.input_len for s in trace.samples] == [120, 900, 120, 2000]
 
 
-def test_arrivals_need_times() -> None:
-    with pytest.raises(InputError, match="2 of 3 requests have no time"):
-        made(DATA / "access.log", arrivals="poisson")
+def test_arrivals_need_times(tmp_path: Path) -> None:
+    assert made(DATA / "access.log", arrivals="trace").workload.arrivals == Trace((0.0, 1.0, 2.0))
+    path = tmp_path / "log"
+    path.write_text("prompt_tokens=1 completion_tokens=2\n" * 2 + DATA.joinpath("access.log").read_text())
+    with pytest.raises(InputError, match="2 of 5 requests have no time"):
+        made(path, arrivals="poisson")
 
 
 def test_the_columns_of_known_traces_are_found() -> None:
