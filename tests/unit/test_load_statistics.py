@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
+from kvplan.engine.metrics import parse_metrics
 from kvplan.load.records import ClientHealth, LoadResult, RequestRecord
 from kvplan.load.statistics import LoadSummary, summarize
+from kvplan.load.stream import StreamReader
 
 IDLE_CLIENT = ClientHealth(cpu_share=0.1, loop_lag_p50_ms=0.1, loop_lag_p99_ms=0.5, loop_lag_max_ms=1.0)
 
@@ -92,6 +95,17 @@ def test_an_answer_of_one_token_has_no_time_per_further_token() -> None:
     assert summary.p50_ttft_ms == pytest.approx(100)
 
 
+def test_an_answer_that_was_read_at_one_moment_says_nothing_of_its_gaps() -> None:
+    # Three tokens at 0.1 s, all at once, as behind a proxy that collects the stream: not 0.0 ms a token.
+    at_once = summarize(load(answer(0.1, 0.0, 0.0)))
+    beside = summarize(load(answer(0.1, 0.0, 0.0), answer(0.3, 0.06)))
+
+    assert (at_once.mean_tpot_ms, at_once.p99_tpot_ms, at_once.mean_itl_ms) == (None, None, None)
+    assert at_once.p50_ttft_ms == pytest.approx(100)
+    assert at_once.total_output_tokens == 3
+    assert (beside.mean_tpot_ms, beside.mean_itl_ms) == (pytest.approx(60), pytest.approx(60))
+
+
 def test_tokens_that_the_server_did_not_count_are_unknown_rather_than_guessed() -> None:
     summary = summarize(load(answer(0.1, 0.02), dataclasses.replace(answer(0.1, 0.02), output_tokens=None)))
 
@@ -123,3 +137,20 @@ def test_a_client_that_could_not_keep_up_says_so(client: ClientHealth, expected:
     limited = summarize(load(answer(0.1, 0.04, 0.04), client=client)).client_limited
 
     assert (expected is None and limited is None) or (expected or "!") in (limited or "")
+
+
+@pytest.mark.parametrize("tokens", [10**13, 10**400, -1, 1.5, True, "7"])
+def test_numbers_of_tokens_that_no_answer_has_are_unknown(tokens: object) -> None:
+    reader = StreamReader()
+    reader.feed(
+        b'data: {"choices": [], "usage": {"completion_tokens": ' + json.dumps(tokens).encode() + b"}}\n"
+    )
+
+    assert reader.output_tokens is None
+
+
+def test_gauges_whose_sum_is_infinite_are_unknown() -> None:
+    lines = [f'vllm:num_requests_running{{engine="{engine}"}} 1.7e308' for engine in (0, 1)]
+    text = "\n".join(["# TYPE vllm:num_requests_running gauge", *lines]) + "\n"
+
+    assert parse_metrics(text).running is None
