@@ -123,6 +123,8 @@ def checked(asked: Asked) -> tuple[Checked, Path]:
 def _refuse_both(asked: Asked) -> None:
     if asked.base is not None and asked.paths:
         raise InputError("--base and paths together", "--base reads what changed; leave the paths out")
+    if asked.stdin is None and "-" in asked.paths:
+        raise InputError("- beside other paths", "what comes in on stdin is judged by itself")
 
 
 def _refuse_bad_card(name: str | None) -> None:
@@ -164,8 +166,11 @@ def _policy(asked: Asked) -> tuple[Policy, list[str]]:
 
 def _read(asked: Asked, how: HowToRead) -> Found:
     if asked.stdin is not None:
+        text = decode(asked.stdin())
+        if not text.strip():
+            raise InputError("-: nothing came in on stdin", "did the command before the pipe fail?")
         found = Found()
-        find.read_into(found, "-", decode(asked.stdin()), DiskFiles(asked.root), how)
+        find.read_into(found, "-", text, DiskFiles(asked.root), how)
         return found
     return find.read_paths(list(asked.paths) or ["."], asked.here, how)
 

@@ -424,6 +424,27 @@ def test_standard_input_is_judged_by_the_same_policy(tmp_path: Path) -> None:
     assert result.stdout.startswith("stdin:1: error KVP001: ")
 
 
+@pytest.mark.parametrize(
+    ("paths", "text", "complaint"),
+    [
+        # `helm template … | kvplan check -` must not pass because helm failed.
+        (("-",), b"\n", "-: nothing came in on stdin (did the command before the pipe fail?)"),
+        (("-", "deploy"), b"", "- beside other paths (what comes in on stdin is judged by itself)"),
+    ],
+)
+def test_standard_input_that_says_nothing_is_exit_2(
+    tmp_path: Path, paths: tuple[str, ...], text: bytes, complaint: str
+) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "kvplan", "check", *paths],
+        cwd=tmp_path,
+        input=text,
+        capture_output=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr.decode()) == (ExitCode.CANNOT_JUDGE, f"kvplan: {complaint}\n")
+
+
 def test_the_policy_of_the_page_loads(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
     text = next(block for block in re.findall(r"(?ms)^```yaml\n(.*?)^```$", page) if block.startswith("gpu:"))

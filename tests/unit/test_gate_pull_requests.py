@@ -315,16 +315,18 @@ def test_an_upgrade_is_told_as_what_it_breaks(copy: Path) -> None:
     assert lines["bare.sh"].endswith("passes without --swap-space (pins no release to compare with)")
     assert " error KVP001: will not start" in text
     assert text.splitlines()[-1] == (
-        "4 launches, 4 judged, 0 not judged; vLLM 0.20.0 breaks 2 of them: 2 findings new with it, "
+        "4 launches, 4 judged, 0 not judged; vLLM 0.20.0 breaks 2 of 4 launches: 2 findings new with it, "
         "1 with the pinned releases too"
     )
     assert "the base has it too" not in text
     assert "vLLM 0.20.0 breaks 2 of 4 launches" in as_comment(answer, Marker("default", 1))
     quiet = judged(copy, base=None, vllm_version="0.19.1", gpu="rtx-4090", paths=("deploy",))
     assert as_text(quiet).splitlines()[-1] == (
-        "1 launch, 1 judged, 0 not judged; vLLM 0.19.1 breaks none of them: 0 findings new with it, "
-        "1 with the pinned releases too"
+        "1 launch, 1 judged, 0 not judged; vLLM 0.19.1 breaks none of 1 judged launch: "
+        "0 findings new with it, 1 with the pinned releases too"
     )
+    unknown = judged(copy, base=None, vllm_version="99.0.0", gpu="rtx-4090", paths=("deploy",))
+    assert "; nothing can be said of vLLM 99.0.0: " in as_text(unknown).splitlines()[-1]
 
 
 def test_a_capacity_regression_is_told_in_the_tokens_of_all_replicas(copy: Path) -> None:

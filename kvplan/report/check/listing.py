@@ -76,9 +76,9 @@ def as_text(found: Found) -> str:
         f"{place_of(miss['path'], miss['line'])}: not read: {miss['reason']}"
         for miss in as_dict(found)["not_read"]
     ]
-    count, missed = len(found.launches), len(found.not_read)
+    count, missed, files = len(found.launches), len(found.not_read), found.files_read
     lines.append(
-        f"{count} launch{'' if count == 1 else 'es'} in {found.files_read} files"
+        f"{count} launch{'' if count == 1 else 'es'} in {files} file{'' if files == 1 else 's'}"
         + (f", {missed} not read" if missed else "")
     )
     return "\n".join(map(shown_line, lines))

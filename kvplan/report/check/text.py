@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvplan.report.check.safe import clean, clean_path, message_of, place_of, shown_line
-from kvplan.report.check.words import broken, known_before
+from kvplan.report.check.words import known_before, upgrade_told
 
 if TYPE_CHECKING:
     from kvplan.gate.result import Checked, Finding, LaunchResult
@@ -86,8 +86,7 @@ def _count(checked: Checked) -> str:
         f"{len(checked.not_judged)} not judged"
     )
     if checked.upgrade_to is not None:
-        text += f"; vLLM {clean(checked.upgrade_to)} breaks {broken(checked) or 'none'} of them: "
-        text += f"{found} {findings} new with it"
+        text += f"; {upgrade_told(checked)}: {found} {findings} new with it"
         text += f", {known} with the pinned releases too" if known else ""
     elif checked.base is not None:
         text += f", {found} new {findings}" + (f", {known} that the base has too" if known else "")

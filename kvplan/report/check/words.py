@@ -30,9 +30,16 @@ def known_before(checked: Checked) -> str:
     return "the base has it too" if checked.upgrade_to is None else "with the pinned vLLM too"
 
 
-def broken(checked: Checked) -> int:
-    """Launches that another release of vLLM breaks: with an error that their own release does not have."""
-    return len({id(one.launch) for one in checked.findings if one.launch and one.severity == "error"})
+def upgrade_told(checked: Checked) -> str:
+    """How many launches another vLLM breaks: with an error that their own release does not have."""
+    release, total = clean(checked.upgrade_to or ""), len(checked.launches)
+    broken = {id(one.launch) for one in checked.findings if one.launch and one.severity == "error"}
+    if broken:
+        return f"vLLM {release} breaks {len(broken)} of {total} launch{'' if total == 1 else 'es'}"
+    judged = len(checked.judged)
+    if not judged:
+        return f"nothing can be said of vLLM {release}"
+    return f"vLLM {release} breaks none of {judged} judged launch{'' if judged == 1 else 'es'}"
 
 
 def shown_launches(checked: Checked) -> list[LaunchResult]:
@@ -70,7 +77,7 @@ def _how_many(checked: Checked) -> str:
     total = len(checked.launches)
     launches = "launch" if total == 1 else "launches"
     if checked.upgrade_to is not None:
-        return f"vLLM {clean(checked.upgrade_to)} breaks {broken(checked) or 'none'} of {total} {launches}"
+        return upgrade_told(checked)
     if not compares(checked):
         return f"{total} {launches} read"
     changed = sum(item.change in {"added", "changed"} for item in checked.launches)
