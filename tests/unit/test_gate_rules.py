@@ -203,6 +203,16 @@ def test_a_length_between_what_surely_fits_and_what_surely_does_not_is_tight(tmp
     assert rules == {("KVP002", "warning"), ("KVP001", "error")}
 
 
+def test_kv_blocks_on_the_host_are_a_note_with_the_time_that_they_take(tmp_path: Path) -> None:
+    (item,) = check(tmp_path, f"vllm serve {QWEN} --max-model-len 8192 --kv-offloading-size 32").findings
+    # Qwen2-7B: 28 layers x 2 x 4 heads x 128 x 2 bytes = 57,344 bytes a token, 0.4375 GiB for 8,192 of them;
+    # PCIe 4.0 x16 carries 32 GB/s at most.
+    assert (item.rule, item.severity, item.passes) == ("KVP018", "note", "without --kv-offloading-size")
+    assert "0.4 GiB for a request of 8192 tokens, " in item.message
+    milliseconds = float(re.search(r", (\d+) ms at (\d+)", item.message)[1])  # type: ignore[index]
+    assert milliseconds == pytest.approx(0.4375 * 2**30 / 32e9 * 1000, abs=1)
+
+
 def test_a_misspelt_flag_gets_the_nearest_one(tmp_path: Path) -> None:
     (item,) = check(tmp_path, f"vllm serve {QWEN} --max-modle-len 4096 --max-model-len 4096").findings
     assert (item.rule, item.passes) == ("KVP004", "--max-model-len instead of --max-modle-len")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from kvplan.gate.rules.base import Case, Rule, Sight
+from kvplan.gate.rules.base import Case, Rule, Sight, option
 from kvplan.gate.rules.passing import longest_that_passes, starts
 from kvplan.units import GIB
 
@@ -14,33 +14,43 @@ if TYPE_CHECKING:
 
     from kvplan.gate.found import LaunchFound
     from kvplan.gate.result import Finding
+    from kvplan.memory.hardware import GpuSpec
 
 _TOGETHER: Final = frozenset({"docker-compose", "supervisord"})
 """Formats whose launches of one file run at once on one machine; a script's may follow each other."""
 
 
 class OffloadOverPcie(Rule):
-    """Weights on the host cross the bus in every step."""
+    """Weights on the host cross the bus in every step, KV blocks whenever they are used again."""
 
     id = "KVP018"
     name = "offload-over-pcie"
     severity = "warning"
+    each_flag = True
 
     def check(self, case: Case) -> Iterator[Finding]:
         """See Rule."""
         judged, estimate = case.judged, case.estimate
-        if judged is None or estimate is None or not estimate.settings.cpu_offload_bytes:
+        if judged is None or estimate is None:
             return
-        offloaded = estimate.settings.cpu_offload_bytes
-        speed = judged.gpu.pcie_gbs_per_direction
-        took = "" if speed is None else f", {1000 * offloaded / (speed * 1e9):.0f} ms at {speed:g} GB/s"
-        message = f"{offloaded / GIB:.1f} GiB of weights cross PCIe in every step{took}"
-        answer = judged.ask(cpu_offload_gb=None)
-        if answer is not None and starts(answer):
-            passes: str | None = "without --cpu-offload-gb"
-        else:
-            passes = _without_offload(case)
-        yield self.finding(case, message, passes=passes, flag="cpu_offload_gb", limit="0 GiB")
+        if estimate.settings.cpu_offload_bytes:
+            offloaded = estimate.settings.cpu_offload_bytes
+            message = f"{offloaded / GIB:.1f} GiB of weights cross PCIe in every step"
+            message += _at_speed(judged.gpu, offloaded)
+            answer = judged.ask(cpu_offload_gb=None)
+            if answer is not None and starts(answer):
+                passes: str | None = "without --cpu-offload-gb"
+            else:
+                passes = _without_offload(case)
+            yield self.finding(case, message, passes=passes, flag="cpu_offload_gb", limit="0 GiB")
+        if _number(case.launch.flags.get("kv_offloading_size")) > 0:
+            needed = estimate.verdict.needed_bytes
+            message = (
+                "KV blocks kept on the host cross PCIe when they are used again: "
+                f"{needed / GIB:.1f} GiB for a request of {estimate.max_model_len} tokens{_at_speed(judged.gpu, needed)}"
+            )
+            flag = "kv_offloading_size"
+            yield self.finding(case, message, passes=f"without {option(flag)}", flag=flag, severity="note")
 
     def sight(self, case: Case) -> Sight | None:
         """See Rule."""
@@ -48,6 +58,11 @@ class OffloadOverPcie(Rule):
             return None
         offloaded = case.estimate.settings.cpu_offload_bytes / GIB
         return Sight(f"{offloaded:.1f} GiB over PCIe", -offloaded)
+
+
+def _at_speed(gpu: GpuSpec, moved: int) -> str:
+    speed = gpu.pcie_gbs_per_direction
+    return "" if speed is None else f", {1000 * moved / (speed * 1e9):.0f} ms at {speed:g} GB/s"
 
 
 def _without_offload(case: Case) -> str | None:
