@@ -47,7 +47,8 @@ class OffloadOverPcie(Rule):
             needed = estimate.verdict.needed_bytes
             message = (
                 "KV blocks kept on the host cross PCIe when they are used again: "
-                f"{needed / GIB:.1f} GiB for a request of {estimate.max_model_len} tokens{_at_speed(judged.gpu, needed)}"
+                f"{needed / GIB:.1f} GiB for a request of {estimate.max_model_len} tokens"
+                f"{_at_speed(judged.gpu, needed)}"
             )
             flag = "kv_offloading_size"
             yield self.finding(case, message, passes=f"without {option(flag)}", flag=flag, severity="note")
