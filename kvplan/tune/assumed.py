@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvplan.errors import FailureClass
 from kvplan.launch import Launch, StartupFacts
+from kvplan.tune.repeats import next_load
 from kvplan.tune.trial import LoadResult, Trial, TrialSpec, status_of
 
 if TYPE_CHECKING:
@@ -82,16 +83,19 @@ class AssumedServer:
         )
 
     def _loads(self, spec: TrialSpec, holds: int) -> list[LoadResult]:
-        return [
-            LoadResult(
-                level=level,
-                repeat=repeat,
-                completed=level.concurrency,
-                failed=0,
-                output_throughput=self.speed(spec, level, repeat),
-                preemptions=max(0, level.concurrency - holds),
-                peak_running=min(level.concurrency, spec.settings.max_num_seqs or level.concurrency),
+        loads: list[LoadResult] = []
+        while (asked := next_load(spec.levels, loads, self.problem.seed)) is not None:
+            level, repeat = asked
+            running = min(level.concurrency, spec.settings.max_num_seqs or level.concurrency)
+            loads.append(
+                LoadResult(
+                    level=level,
+                    repeat=repeat,
+                    completed=level.concurrency,
+                    failed=0,
+                    output_throughput=self.speed(spec, level, repeat),
+                    preemptions=max(0, level.concurrency - holds),
+                    peak_running=running,
+                )
             )
-            for level in spec.levels
-            for repeat in range(level.repeats)
-        ]
+        return loads

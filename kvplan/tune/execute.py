@@ -23,6 +23,7 @@ from kvplan.load.phase import GAVE_UP, Limits
 from kvplan.load.records import Endpoint
 from kvplan.quality.prober import sample_quality
 from kvplan.tune.answers import is_looked_at, is_reference
+from kvplan.tune.repeats import next_load
 from kvplan.tune.trial import LoadResult, Trial, status_of
 from kvplan.units import format_gib
 
@@ -200,10 +201,14 @@ class _Session:
         """Measure memory, put every load on the server, keep what was seen."""
         self._account(engine)
         try:
-            for index, level in enumerate(self._spec.levels):
-                for repeat in range(level.repeats):
-                    if self.broken is None:
-                        self._load(engine, level, repeat, first=index == 0 and repeat == 0)
+            seed, levels = self._executor.problem.seed, self._spec.levels
+            # More repeats only for as long as another start would take.
+            patience_s = engine.launch.ready_s or 0.0
+            while self.broken is None:
+                asked = next_load(levels, self.loads, seed, patience_s)
+                if asked is None:
+                    break
+                self._load(engine, *asked, first=not self.loads)
         finally:
             # Also when vLLM died or the user interrupted: the samples are the evidence.
             with contextlib.suppress(OSError):

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.tune.answers import may_win
 from kvplan.tune.boundary import Bracket
 from kvplan.tune.card import Card, kv_bytes_for, learn_card, page_aligned, point_of, utilization_of
-from kvplan.tune.choose import better_variant, choose_max_num_seqs
+from kvplan.tune.choose import better_variant, breaks_more, gain_of, seat_speeds
+from kvplan.tune.contenders import Contender, Seats, after_duel, best_with_seats, ranked
 from kvplan.tune.trial import TOO_LITTLE_KV, TOO_MUCH_MEMORY, LoadLevel, Trial, TrialSpec
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from kvplan.config.serving import ServingConfig
     from kvplan.tune.card import KvRules
+    from kvplan.tune.contenders import Holds
     from kvplan.tune.problem import Problem
 
     RunTrial = Callable[[TrialSpec], Trial]
@@ -31,6 +34,12 @@ if TYPE_CHECKING:
 UNEXPLAINED_IN_A_ROW: Final = 3
 LAUNCHES_KEPT: Final = 3
 """Kept back from the optional launches: two for the bracket and one for the confirmation."""
+
+
+MOST_REPEATS: Final = 4
+"""Times `Problem.repeats`: where repeats end that do not make the mean known."""
+DUEL_PAIRS: Final = 2
+"""Pairs of launches that the comparison of the two best may take beyond the first."""
 
 
 class StopSearch(Exception):  # noqa: N818  not an error: the search ends with what was learnt
@@ -69,29 +78,34 @@ class GuidedSearch:
     probe_utilization: float = 0.9
     """Of the probe on a GPU: what the memory model expects to start with room to spare."""
     state: SearchState = field(init=False)
+    _seats: Seats = field(init=False)
 
     def __post_init__(self) -> None:
         self.state = SearchState(self.problem)
 
     def run(self) -> SearchState:
         """Search until done, out of budget, or without an explanation three times in a row."""
+        state, problem = self.state, self.problem
         try:
             probe = self._probe()
-            card = learn_card(self.problem.card_bytes, probe)
-            base = self.problem.base_settings()
-            expected = min(card.boundary_utilization, self.problem.space.highest_utilization)
-            holds = self._holds(card, base, expected - self.problem.margin)
-            max_num_seqs = choose_max_num_seqs(self.problem, probe, holds)
-            base = base.with_flags(max_num_seqs=max_num_seqs)
-            self.state.probe, self.state.card, self.state.winner = probe, card, base
-            if self.problem.prove_low_end and self._can_afford_more():
+            card = learn_card(problem.card_bytes, probe)
+            base = problem.base_settings()
+            self._seats = Seats(problem, seat_speeds(problem, probe))
+            # As many seats as fit right at the boundary: fewer than the probe's leave more KV cache. Where
+            # they do not fit at the recommended utilisation after all, they come down then.
+            most = self._holds(card, base, self._expected_boundary(card))
+            base = base.with_flags(max_num_seqs=self._seats.within(most))
+            state.probe, state.card, state.winner = probe, card, base
+            if problem.prove_low_end and self._can_afford_more():
                 self._prove_low_end(card, base)
-            winner = self._try_knobs(probe, base)
-            self.state.winner = winner
-            self._confirm(self._find_boundary(card, winner), card, winner)
+            contenders, winner = self._try_knobs(Contender(base, (probe,)))
+            winner = self._duel(contenders, winner)
+            state.winner = winner.settings
+            bracket = self._find_boundary(card, winner.settings)
+            self._confirm(bracket, card, contenders, winner)
         except StopSearch as stop:
-            self.state.stopped = str(stop)
-        return self.state
+            state.stopped = str(stop)
+        return state
 
     def _ask(self, spec: TrialSpec) -> Trial:
         """Run one trial, again if nothing explains its failure; stops the search after three of those."""
@@ -119,6 +133,15 @@ class GuidedSearch:
     def _target_level(self) -> LoadLevel:
         return LoadLevel("target", self.problem.target_concurrency, self.problem.repeats)
 
+    def _compared_level(self) -> LoadLevel:
+        """The target's load, repeated until its mean is known (repeats.py): settings are chosen by it."""
+        return self._until_known(self._target_level())
+
+    def _until_known(self, level: LoadLevel) -> LoadLevel:
+        if self.problem.strategy == "grid":
+            return level  # every point of a grid is measured alike, however noisy it is
+        return dataclasses.replace(level, most_repeats=MOST_REPEATS * self.problem.repeats)
+
     def _survival_levels(self, settings: ServingConfig) -> tuple[LoadLevel, ...]:
         """The worst case with max_num_seqs requests admitted, then the target's load."""
         return LoadLevel(
@@ -135,8 +158,10 @@ class GuidedSearch:
         # times the target shows both the speed with room to spare and the first preemption.
         kv_bytes = kv_bytes_for(plan, 2 * problem.target_concurrency, problem.lengths.longest_request)
         utilization = self.probe_utilization
-        sweep = (LoadLevel("sweep", n, repeats=2) for n in problem.loads if n != problem.target_concurrency)
-        levels = (*sweep, self._target_level())
+        target = problem.target_concurrency
+        below = (LoadLevel("sweep", n, repeats=2) for n in problem.loads if n < target)
+        above = (self._until_known(LoadLevel("sweep", n, repeats=2)) for n in problem.loads if n > target)
+        levels = (*below, *above, self._compared_level())
         while True:
             asked = (
                 settings.with_flags(gpu_memory_utilization=utilization)
@@ -155,25 +180,56 @@ class GuidedSearch:
                     f"the probe did not start: {trial.failure}: {trial.evidence or 'no evidence'}"
                 )
 
+    def _expected_boundary(self, card: Card) -> float:
+        return min(card.boundary_utilization, self.problem.space.highest_utilization)
+
     def _holds(self, card: Card, settings: ServingConfig, utilization: float) -> int:
         """Requests of the longest length whose KV cache fits at a utilisation."""
         plan = self.kv_rules(settings)
         blocks = plan.num_blocks(card.kv_bytes(max(0.0, utilization)))
         return plan.concurrent_requests(blocks, self.problem.lengths.longest_request)
 
-    def _seated(self, settings: ServingConfig, card: Card, utilization: float) -> ServingConfig:
-        """The settings with no more seats than requests of the longest length fit, down to the target."""
-        seats = settings.max_num_seqs or self.problem.target_concurrency
-        holds = self._holds(card, settings, utilization)
-        if holds >= seats:
-            return settings
-        fitting = [n for n in self.problem.loads if self.problem.target_concurrency <= n <= holds]
-        fewer = max(fitting, default=self.problem.target_concurrency)
-        self.state.notes.append(
-            f"max_num_seqs {fewer}: at utilisation {utilization:g} the KV cache holds {holds} requests of "
-            f"the longest length, not {seats}"
-        )
-        return settings.with_flags(max_num_seqs=fewer)
+    def _contender_holds(self, utilization: float, more_bytes: int = 0) -> Holds:
+        """What each contender's KV cache holds at a utilisation.
+
+        On CPU the KV cache of a utilisation follows from the probe's memory (`at_utilization`); on a GPU from
+        each contender's own, moved by `more_bytes` (what other seats than the probe's were seen to take).
+        """
+
+        def holds(contender: Contender) -> int:
+            card = self.state.card
+            assert card is not None  # noqa: S101  set right after the probe
+            own = contender.non_kv_bytes
+            if self.problem.device == "cuda" and own is not None:
+                card = dataclasses.replace(card, non_kv_bytes=own + more_bytes)
+            return self._holds(card, contender.settings, utilization)
+
+        return holds
+
+    def _seated(self, contenders: list[Contender], winner: Contender, utilization: float) -> ServingConfig:
+        """The winner with the seats that its KV cache holds at a utilisation; another where that costs it.
+
+        The boundary's survivors ran with the winner's seats: what they took before the KV cache is exact.
+        """
+        seen = [t for t in self.state.trials if t.survived and t.spec.phase == "boundary"]
+        more = 0
+        if seen and seen[-1].non_kv_bytes is not None and winner.non_kv_bytes is not None:
+            more = seen[-1].non_kv_bytes - winner.non_kv_bytes
+        holds = self._contender_holds(utilization, more)
+        chosen = best_with_seats(contenders, winner, self._seats, holds)
+        held, wanted = holds(chosen), winner.settings.max_num_seqs or self.problem.target_concurrency
+        seats = self._seats.within(held)
+        if chosen is not winner:
+            self.state.notes.append(
+                f"{winner.found} is faster, and at utilisation {utilization:g} its KV cache holds "
+                f"{holds(winner)} requests of the longest length; {seats} at once without it answer more"
+            )
+        elif seats < wanted:
+            self.state.notes.append(
+                f"max_num_seqs {seats}: at utilisation {utilization:g} the KV cache holds {held} requests of "
+                f"the longest length, not {wanted}"
+            )
+        return chosen.settings.with_flags(max_num_seqs=seats)
 
     def _prove_low_end(self, card: Card, settings: ServingConfig) -> None:
         """One launch with half of what one request needs: vLLM refuses, in its own words."""
@@ -188,32 +244,104 @@ class GuidedSearch:
                 f"{self.problem.max_model_len} tokens does not fit: the arithmetic is wrong for this model"
             )
 
-    def _try_knobs(self, probe: Trial, base: ServingConfig) -> ServingConfig:
-        """Every other value of each knob against the best so far, one variable at a time, all else equal."""
-        winner, best = base, probe
+    def _try_knobs(self, base: Contender) -> tuple[list[Contender], Contender]:
+        """Every other value of each knob against the best so far, one variable at a time, all else equal.
+
+        Gives all that may win and the best of them.
+        """
+        contenders, best = [base], base
         for knob, value in variants(self.problem):
             if not self._can_afford_more():
                 self.state.notes.append(
                     f"{knob}={value} was not tried: the launches left are for the boundary"
                 )
                 continue
-            changed = best.spec.settings.with_flags(**{knob: value})
-            why = f"what {knob}={value} changes, everything else as in trial {best.number}"
-            trial = self._ask(TrialSpec("knob", changed, (self._target_level(),), why))
-            if self._is_taken(trial, best):
-                winner, best = winner.with_flags(**{knob: value}), trial
-        return winner
+            before = best.launches[0]
+            changed = before.spec.settings.with_flags(**{knob: value})
+            why = f"what {knob}={value} changes, everything else as in trial {before.number}"
+            trial = self._ask(TrialSpec("knob", changed, (self._compared_level(),), why))
+            found = Contender(
+                best.settings.with_flags(**{knob: value}), (trial,), best.speed, f"{knob}={value}"
+            )
+            gain = gain_of(self.problem, best.launches, found.launches)
+            if gain is not None:
+                found = dataclasses.replace(found, speed=best.speed * (1 + gain.expected))
+            is_taken = self._is_taken(found, best)
+            if is_taken or (trial.survived and self._may_be_taken(trial, best.launches[0])):
+                contenders.append(found)
+            if is_taken:
+                best = found
+        allowed = [c for c in contenders if may_win(self.problem, self.state.trials, c.launches[0])[0]]
+        return allowed or [best], best
 
-    def _is_taken(self, trial: Trial, best: Trial) -> bool:
+    def _seat_gain(self, found: Contender, best: Contender) -> float:
+        """What other seats, by the memory that each leaves, make of the throughput."""
+        assert self.state.card is not None  # noqa: S101  set right after the probe
+        at = self._expected_boundary(self.state.card) - self.problem.margin
+        holds = self._contender_holds(at)
+        return self._seats.factor(holds(found)) / self._seats.factor(holds(best))
+
+    def _may_be_taken(self, trial: Trial, base: Trial) -> bool:
+        """Whether its answers and the constraints allow it; how fast it is is another question."""
+        if not may_win(self.problem, self.state.trials, trial)[0]:
+            return False
+        return not breaks_more(self.problem, trial, base)
+
+    def _is_taken(self, found: Contender, best: Contender) -> bool:
         """Whether a variant is better and may win; also where what it would replace may not."""
+        trial, base = found.launches[0], best.launches[0]
         allowed, why = may_win(self.problem, self.state.trials, trial)
         better = trial.survived and (
-            better_variant(self.problem, trial, best) or not may_win(self.problem, self.state.trials, best)[0]
+            better_variant(self.problem, trial, base, self._seat_gain(found, best))
+            or not may_win(self.problem, self.state.trials, base)[0]
         )
         if why and (better or not allowed):
             said = "is better" if allowed else "was measured and is not recommended"
             self.state.notes.append(f"kv_cache_dtype={trial.spec.settings.kv_cache_dtype} {said}: {why}")
         return better and allowed
+
+    def _duel(self, contenders: list[Contender], winner: Contender) -> Contender:
+        """The two best launched again in pairs, in random order, until it is decided which is better.
+
+        Ends undecided after `DUEL_PAIRS`, or when the launches left are for the boundary, and says so.
+        """
+        assert self.state.card is not None  # noqa: S101  set right after the probe
+        holds = self._contender_holds(self._expected_boundary(self.state.card) - self.problem.margin)
+        others = [c for c in contenders if c is not winner]
+        if not others:
+            return winner
+        rival = ranked(others, self._seats, holds)[0]
+        # The one that was there first stays unless the other is worth the change.
+        first, second = (winner, rival) if len(winner.found) == 0 else (rival, winner)
+        names = f"{second.found or 'the base'} against {first.found or 'the base'}"
+        seats = self._seats.factor(holds(second)) / self._seats.factor(holds(first))
+        for pair in range(DUEL_PAIRS + 1):
+            gain = gain_of(self.problem, first.launches, second.launches, seats)
+            after = f"after {pair + 1} launch{'es' if pair else ''} of each"
+            if gain is None or gain.is_settled:
+                if gain is not None and pair:
+                    said = "decided at 95 %" if gain.is_decided else "no gain worth a change is left"
+                    self.state.notes.append(f"{names}: {said} {after}")
+                break
+            if pair == DUEL_PAIRS or self._launches_left() < LAUNCHES_KEPT + 2:
+                self.state.notes.append(f"{names}: taken as the better bet, not decided at 95 % {after}")
+                break
+            order = [0, 1]
+            random.Random(f"{self.problem.seed}/{pair}").shuffle(order)
+            for which in order:
+                if which == 0:
+                    first = self._again(first)
+                else:
+                    second = self._again(second)
+        return after_duel(self.problem, first, second, seats)
+
+    def _again(self, contender: Contender) -> Contender:
+        """The same settings launched once more, at the target's load."""
+        settings = contender.launches[0].spec.settings
+        attempt = 1 + sum(trial.spec.settings == settings for trial in self.state.trials)
+        why = f"{contender.found or 'the base'} again: which of the two best is better"
+        trial = self._ask(TrialSpec("duel", settings, (self._compared_level(),), why, attempt))
+        return contender.with_launch(trial)
 
     def _find_boundary(self, card: Card, winner: ServingConfig) -> Bracket:
         """Bisection of the highest utilisation that starts and survives the worst case."""
@@ -246,7 +374,7 @@ class GuidedSearch:
                 predicted = point_of(seen, space.utilization_step)
         return bracket
 
-    def _confirm(self, bracket: Bracket, card: Card, winner: ServingConfig) -> None:
+    def _confirm(self, bracket: Bracket, card: Card, contenders: list[Contender], winner: Contender) -> None:
         """A cold start of the recommendation; further back if even that does not survive."""
         if bracket.highest_success is None:
             raise StopSearch("no utilisation survived the worst case")
@@ -255,7 +383,8 @@ class GuidedSearch:
         point = max(bracket.lowest, bracket.highest_success - margin)
         while True:
             utilization = self.state.recommended_utilization = utilization_of(point, step)
-            asked = at_utilization(self.problem, card, self._seated(winner, card, utilization), utilization)
+            seated = self._seated(contenders, winner, utilization)
+            asked = at_utilization(self.problem, card, seated, utilization)
             attempt = 1 + sum(trial.spec.settings == asked for trial in self.state.trials)
             levels = self._survival_levels(asked)
             trial = self._ask(TrialSpec("confirm", asked, levels, CONFIRM_DECIDES, attempt))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kvplan.config.serving import ServingConfig
 
-Phase = Literal["probe", "low_end", "knob", "boundary", "confirm", "grid"]
+Phase = Literal["probe", "low_end", "knob", "duel", "boundary", "confirm", "grid"]
 Status = Literal["ok", "infeasible", "failed"]
 LoadKind = Literal["sweep", "soak", "target"]
 
@@ -53,11 +53,20 @@ class LoadLevel:
     """sweep and target: the workload's lengths; soak: every request at the longest prompt and answer."""
     concurrency: int
     repeats: int = 1
+    most_repeats: int | None = None
+    """Go on to so many while the mean is not known well enough (repeats.py); None: `repeats` and no more."""
 
     @property
     def num_requests(self) -> int:
         """Requests of one repeat: a few waves of all users, so that the ramps at both ends weigh little."""
         return max(_FEWEST_REQUESTS, _WAVES[self.kind] * self.concurrency)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The level as JSON types."""
+        record = dataclasses.asdict(self)
+        if self.most_repeats is None:
+            del record["most_repeats"]
+        return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,10 @@ class LoadResult:
         """Whether it may stand for the settings: something was answered and nothing failed."""
         return self.completed > 0 and self.failed == 0 and self.output_throughput is not None
 
+    def as_dict(self) -> dict[str, Any]:
+        """The result as JSON types."""
+        return dataclasses.asdict(self) | {"level": self.level.as_dict()}
+
 
 @dataclass(frozen=True, slots=True)
 class TrialSpec:
@@ -115,7 +128,8 @@ class TrialSpec:
         """
         identity = {
             "settings": self.settings.given(),
-            "levels": [dataclasses.asdict(level) for level in self.levels],
+            # How long to go on is no part of the question: an answer with fewer repeats answers it too.
+            "levels": [dataclasses.replace(level, most_repeats=None).as_dict() for level in self.levels],
             "attempt": self.attempt,
             "context": dict(context),
         }
@@ -127,7 +141,7 @@ class TrialSpec:
         return {
             "phase": self.phase,
             "settings": self.settings.given(),
-            "levels": [dataclasses.asdict(level) for level in self.levels],
+            "levels": [level.as_dict() for level in self.levels],
             "decides": self.decides,
             "attempt": self.attempt,
         }
@@ -191,7 +205,7 @@ class Trial:
             "spec": self.spec.as_dict(),
             "status": self.status,
             "launch": None if self.launch is None else self.launch.as_dict(),
-            "loads": [dataclasses.asdict(load) for load in self.loads],
+            "loads": [load.as_dict() for load in self.loads],
             "failure": self.failure,
             "evidence": self.evidence,
             "kv_cache_bytes": self.kv_cache_bytes,
