@@ -10,7 +10,7 @@ from kvplan import __version__
 from kvplan.report.document import Code, Document, Items, Section, Table
 from kvplan.report.paste import serve_command
 from kvplan.report.tune_text import LIMITS, UNKNOWN, figure, gib
-from kvplan.tune.ladder import INPUT_LEN, OUTPUT_LEN, USERS, rungs_for, scale_words
+from kvplan.tune.ladder import INPUT_LEN, OUTPUT_LEN, REPEATS, USERS, rungs_for, scale_words
 from kvplan.tune.ladder_run import fixed_flags, results_of, rungs_of, scale_from, tuned_of
 from kvplan.tune.problem import Problem
 from kvplan.units import format_duration, format_gib
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "kvplan.ladder-report/1"
 PLAN_SCHEMA: Final = "kvplan.ladder-plan/1"
-_NOISE: Final = 0.05
 _ARTICLES: Final = (
     ("1 Transformers, use_cache=False", "100 tokens in almost a minute", UNKNOWN),
     ("3 vLLM 0.85 / 8192 / 32", "2,200", "350 ms"),
@@ -258,15 +257,19 @@ class LadderReport:
         yield (
             "Transformers generates one static batch of all users that is there from the start: no requests, "
             "no HTTP, no queue; vLLM is loaded by as many users, each of whom waits for the answer and asks "
-            "again, six waves a load. On a model so small that a step computes almost nothing, that work "
+            "again. On a model so small that a step computes almost nothing, that work "
             "outside the model can weigh more than what the engine saves"
         )
         if self.tuned is not None and problem.device == "cpu":
             yield "the tuned step may use the whole card; the steps before it hold what stands for 0.85"
-        yield (
-            f"one launch a step: another launch of the same settings may differ by {_NOISE:.0%} and more, "
-            "so smaller gains say nothing"
-        )
+        spreads = [spread for result in self.results.values() for spread in result.spreads.values()]
+        if spreads:
+            apart = f"{min(spreads):.0%} to {max(spreads):.0%} apart"
+            yield (
+                f"vLLM got each load {REPEATS} times: shown is the repeat of middle throughput; repeats "
+                f"were {apart}, and another launch of the same settings may differ by as much: smaller gains "
+                "say nothing"
+            )
         spent = sum(result.wall_s for result in self.results.values())
         yield f"run {self.run}: {len(self.results)} steps in {format_duration(spent)}"
         if not self.is_finished:

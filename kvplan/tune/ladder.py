@@ -35,6 +35,9 @@ ARTICLES_KV_TOKENS: Final = 80_224
 `kvplan estimate --model qwen2-7b --gpu 4090 --gpu-memory-utilization 0.85 --max-model-len 8192
 --max-num-seqs 32` (74,928 to 96,688 tokens). 39 requests of 2,012 tokens."""
 
+REPEATS: Final = 3
+"""Of each load, on one server: the middle one is shown, and how far apart they were."""
+
 RungName = Literal["no_cache", "cache", "start", "fp8", "prefix", "tuned"]
 LoadName = Literal["own", "shared", "twice"]
 
@@ -65,8 +68,8 @@ class Load:
 
     @property
     def num_requests(self) -> int:
-        """Six waves, so that ramps at both ends weigh little; a P99 of them is still close to the slowest."""
-        return 6 * self.users
+        """Of one repeat: three waves; a P99 of them is close to the slowest."""
+        return 3 * self.users
 
 
 @dataclass(frozen=True, slots=True)

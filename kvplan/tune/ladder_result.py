@@ -22,7 +22,9 @@ class RungResult:
     """vLLM's flags, or use_cache of Transformers."""
     command: str
     loads: Mapping[str, LoadPoint] = field(default_factory=dict)
-    """Load name -> what it gave."""
+    """Load name -> what it gave: the repeat whose throughput was the middle one."""
+    spreads: Mapping[str, float] = field(default_factory=dict)
+    """Load name -> (fastest - slowest) / middle of its repeats' throughputs."""
     failure: FailureClass | None = None
     evidence: str | None = None
     peak_memory_bytes: int | None = None

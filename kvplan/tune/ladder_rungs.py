@@ -18,13 +18,14 @@ from kvplan.load.cores import client_off
 from kvplan.load.measure import measure_load
 from kvplan.load.records import Endpoint
 from kvplan.tune.execute import launched_settings, wait_for_memory
+from kvplan.tune.ladder import REPEATS
 from kvplan.tune.ladder_result import RungResult
 from kvplan.tune.ladder_transformers import CHILD, Generation, generate
 from kvplan.tune.load_point import LoadPoint, load_point
 from kvplan.tune.problem import settings_from_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from kvplan.engine.server import Engine, EngineEvent
@@ -32,6 +33,31 @@ if TYPE_CHECKING:
     from kvplan.tune.ladder import Load, Rung, Scale
 
 _MEMORY_WAIT_S: Final = 120.0
+
+
+def middle_of(repeats: Sequence[LoadPoint]) -> tuple[LoadPoint, float | None]:
+    """The repeat whose throughput is the middle one, and how far apart they were.
+
+    One that was not answered whole stands for all: it is what a reader must see.
+    """
+    failed = next((point for point in repeats if not point.is_usable), None)
+    known = sorted(
+        (point for point in repeats if point.output_throughput is not None),
+        key=lambda point: point.output_throughput or 0.0,
+    )
+    if failed is not None or not known:
+        return failed or repeats[0], None
+    middle = known[len(known) // 2]
+    rates = [point.output_throughput or 0.0 for point in known]
+    spread = (rates[-1] - rates[0]) / middle.output_throughput if middle.output_throughput else None
+    short = [point for point in repeats if point.waited_for_memory or point.preemptions]
+    if short and not (middle.waited_for_memory or middle.preemptions):
+        # Seen in one repeat is seen: gauges are looked at twice a second.
+        seen = short[0]
+        middle = dataclasses.replace(
+            middle, waited_for_memory=seen.waited_for_memory, preemptions=seen.preemptions
+        )
+    return middle, spread
 
 
 @dataclass(slots=True)
@@ -98,17 +124,25 @@ class RungMaker:
         plan = self._plan(rung, folder)
         made = RungResult(rung.name, dict(rung.flags), printable_command(plan), log_path=str(plan.log_path))
         loads: dict[str, LoadPoint] = {}
+        spreads: dict[str, float] = {}
         self._began = time.monotonic()
         try:
             with running_engine(plan, on_event=self._on_event) as engine:
                 for load in self.scale.loads():
-                    loads[load.name] = self._load(engine, load, is_first=not loads)
+                    repeats = [
+                        self._load(engine, load, repeat, is_first=not loads and repeat == 0)
+                        for repeat in range(REPEATS)
+                    ]
+                    loads[load.name], spread = middle_of(repeats)
+                    spreads |= {} if spread is None else {load.name: spread}
+                    self._say_speed(loads[load.name], spread)
                 launch = engine.launch
         except (EngineStartError, EngineDiedError) as error:
             self._remember(error.launch)
             return dataclasses.replace(
                 made,
                 loads=loads,
+                spreads=spreads,
                 wall_s=self._wall_s(),
                 failure=error.failure,
                 evidence=error.decisive_line or error.message,
@@ -123,6 +157,7 @@ class RungMaker:
         return dataclasses.replace(
             made,
             loads=loads,
+            spreads=spreads,
             wall_s=self._wall_s(),
             peak_memory_bytes=launch.peak_bytes,
             kv_cache_tokens=launch.facts.kv_cache_tokens,
@@ -135,8 +170,9 @@ class RungMaker:
             with contextlib.suppress(KvplanError):
                 remember(launch, self.launches)
 
-    def _load(self, engine: Engine, load: Load, *, is_first: bool) -> LoadPoint:
-        self.tell(f"    {load.title}")
+    def _load(self, engine: Engine, load: Load, repeat: int, *, is_first: bool) -> LoadPoint:
+        if repeat == 0:
+            self.tell(f"    {load.title}")
         before = len(engine.memory_series())
         bound = environment(engine.plan).get("VLLM_CPU_OMP_THREADS_BIND")
         with client_off(bound):
@@ -146,17 +182,19 @@ class RungMaker:
                     load.workload,
                     concurrency=load.users,
                     num_requests=load.num_requests,
-                    seed=self.seed,
+                    seed=self.seed + repeat,
                     warmup_requests=None if is_first else 0,
                     max_num_seqs=engine.plan.settings.max_num_seqs,
                     check=engine.check,
                 )
             )
         peak = max((used for _, used in engine.memory_series()[before:]), default=None)
-        point = load_point(load.users, measurement, peak)
+        return load_point(load.users, measurement, peak)
+
+    def _say_speed(self, point: LoadPoint, spread: float | None) -> None:
         rate = "n/a" if point.output_throughput is None else f"{point.output_throughput:,.0f}"
-        self.tell(f"      {rate} output tokens/s")
-        return point
+        apart = "" if spread is None else f", repeats {spread:.0%} apart"
+        self.tell(f"      {rate} output tokens/s{apart}")
 
     def _wall_s(self) -> float:
         return round(time.monotonic() - self._began, 3)

@@ -27,7 +27,7 @@ from kvplan.tune.ladder import (
 )
 from kvplan.tune.ladder_result import RungResult
 from kvplan.tune.ladder_run import climb, climb_on, ladder_request, results_of, scale_of
-from kvplan.tune.ladder_rungs import RungMaker
+from kvplan.tune.ladder_rungs import RungMaker, middle_of
 from kvplan.tune.load_point import LoadPoint
 from kvplan.tune.setup import TuneRequest, prepare
 
@@ -357,6 +357,22 @@ def test_another_model_is_not_mixed_into_a_ladder(model: Path, maker: type[Maker
     with pytest.raises(InputError, match="was made differently: model"):
         climb_on(folder, TuneRequest(PlanRequest()), runs, quiet, search=no_search)
     assert len(maker.made) == 6
+
+
+def test_the_middle_repeat_is_shown_with_the_spread() -> None:
+    # 100, 130 and 110 tokens/s: the middle is 110, 30 / 110 apart.
+    repeats = [LoadPoint(8, 24, 0, output_throughput=rate) for rate in (100.0, 130.0, 110.0)]
+    middle, spread = middle_of(repeats)
+
+    assert middle == repeats[2]
+    assert spread == pytest.approx(30 / 110)
+    # Waiting that one repeat saw was there.
+    waited = [*repeats[:2], dataclasses.replace(repeats[2], waited_for_memory=False)]
+    waited[0] = dataclasses.replace(waited[0], waited_for_memory=True)
+    assert middle_of(waited)[0].waited_for_memory
+    # One that failed stands for all.
+    failed = LoadPoint(8, 20, 4, output_throughput=500.0, error="500: no")
+    assert middle_of([*repeats, failed]) == (failed, None)
 
 
 def test_a_result_comes_back_from_the_journal_as_it_was() -> None:
