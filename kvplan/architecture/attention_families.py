@@ -72,7 +72,8 @@ def layer_types(fields: ConfigFields) -> tuple[str, ...] | None:
     if len(types) < _count(fields):
         raise UnsupportedModelError(
             f"config.json of {fields.architecture}: `{fields.path}layer_types` names {len(types)} layers "
-            f"of {_count(fields)}"
+            f"of {_count(fields)}",
+            "compare the file with the model's own on the hub",
         )
     return types[: _count(fields)]
 
@@ -195,7 +196,8 @@ def alternating(
         unknown = set(types) - {"sliding_attention", "full_attention"}
         if unknown:
             raise UnsupportedModelError(
-                f"config.json of {fields.architecture}: layer type {min(unknown)!r} has no rule"
+                f"config.json of {fields.architecture}: layer type {min(unknown)!r} has no rule",
+                "kvplan/architecture/families.py says how to add a rule",
             )
         width = fields.integer("sliding_window", default=window) + extra_window
         geometry = num_heads, num_kv_heads, dim
@@ -287,10 +289,11 @@ def nemotron_nas(fields: ConfigFields) -> tuple[Layer, ...]:
             layers.append(())
             continue
         group = attention.get("n_heads_in_group")
-        if not isinstance(group, int) or heads % group:
+        if not isinstance(group, int) or group < 1 or heads % group:
             raise UnsupportedModelError(
                 f"config.json of {fields.architecture}: block_configs[{index}].attention.n_heads_in_group "
-                f"is {group!r}"
+                f"is {group!r}",
+                "it must be a whole number that divides num_attention_heads, or null",
             )
         layers.append((FullAttention(heads, heads // group, head_dim, head_dim),))
     return tuple(layers)

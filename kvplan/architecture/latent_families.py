@@ -69,7 +69,8 @@ def deepseek_v4(fields: ConfigFields) -> tuple[Layer, ...]:
     if bad is not None or len(ratios) < count:
         raise UnsupportedModelError(
             f"config.json of {fields.architecture}: `compress_ratios` "
-            + (f"has {bad!r}, which no rule covers" if bad is not None else "does not name every layer")
+            + (f"has {bad!r}, which no rule covers" if bad is not None else "does not name every layer"),
+            "compare the file with the model's own on the hub; families.py says how to add a rule",
         )
     return tuple(
         (

@@ -95,7 +95,7 @@ def case_of(launch: PublicLaunch, profiles_dir: str | None = None) -> Case:
 
     version = launch.vllm_version or launch.vllm_inferred
     if launch.model is None or version is None:
-        raise InputError(f"{launch.id}: model or version is not stated")
+        raise InputError(f"{launch.id}: model or version is not stated", "add `model` and `vllm` to its line")
     source = find_model(launch.model, profiles_dir=profiles_dir, offline=True)
     gpu, total_is_known = _card(launch, profiles_dir)
     rules = rules_for(parse_vllm_version(version))

@@ -94,7 +94,10 @@ def _require(
     }
     for flag, is_missing in missing.items():
         if is_missing:
-            raise InputError(f"{path}: the log does not say it: give {flag}")
+            raise InputError(
+                f"{path}: the log does not say it: give {flag}",
+                "the whole log, from the first line, names version and model; never the card",
+            )
     if facts.available_kv_bytes is None and facts.weights_bytes is None:
         raise InputError(
             f"{path}: neither the weights nor the available KV memory was printed", "nothing to learn from it"

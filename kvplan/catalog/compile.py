@@ -50,7 +50,10 @@ def compile_folder(folder: Path, base_models: Mapping[str, Mapping[str, Any]] | 
         names[kind], records[kind] = {}, {}
         for path, record in profiles:
             if record["id"] in records[kind]:
-                raise InputError(f"{path}: another profile of the folder has the id {record['id']!r}")
+                raise InputError(
+                    f"{path}: another profile of the folder has the id {record['id']!r}",
+                    "give each profile an id of its own, or remove one",
+                )
             line = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
             records[kind][record["id"]] = (len(body), len(line))
             body += line + b"\n"
@@ -68,7 +71,10 @@ def _register_names(
         for name in (record["id"], *record.get("aliases", ())):
             ids = table.setdefault(key(str(name)), [])
             if ids and record["id"] not in ids:
-                raise InputError(f"{path}: the name {name!r} already belongs to {ids[0]}")
+                raise InputError(
+                    f"{path}: the name {name!r} already belongs to {ids[0]}",
+                    "drop the alias from one of the two profiles",
+                )
             if not ids:
                 ids.append(record["id"])
     claimed = set(table)
@@ -98,7 +104,10 @@ def _apply_bases(
 
     def config_of(model_id: str, path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
         if model_id in seen:
-            raise InputError(f"{path}: base: {' -> '.join((*seen, model_id))} goes round in a circle")
+            raise InputError(
+                f"{path}: base: {' -> '.join((*seen, model_id))} goes round in a circle",
+                "give one of these profiles a whole config",
+            )
         record = by_id.get(model_id)
         if record is None:
             if model_id in base_models:

@@ -174,7 +174,9 @@ def _weight_files(folder: Path, index: Mapping[str, Any] | None, index_path: Pat
     if index is not None:
         names = index.get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-            raise InputError(f"{index_path}: weight_map is missing or maps to no file names")
+            raise InputError(
+                f"{index_path}: weight_map is missing or maps to no file names", "download the index again"
+            )
         return [folder / name for name in sorted(set(names.values()))]
     found = sorted(folder.glob("*.safetensors"))
     return [path for path in found if not path.name.startswith("consolidated")] or found

@@ -143,7 +143,9 @@ def _explained(model: str, revision: str | None, *, offline: bool) -> Iterator[N
             f"accept it at https://huggingface.co/{model} and set HF_TOKEN, or use a copy of it",
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise InputError(f"{model} has no revision {revision!r}") from error
+        raise InputError(
+            f"{model} has no revision {revision!r}", "name a branch, a tag or a commit of that repository"
+        ) from error
     except errors.RepositoryNotFoundError as error:
         raise UnknownNameError(
             f"no model {model!r}: no profile, no folder, and the hub has none of that name",
@@ -156,7 +158,9 @@ def _explained(model: str, revision: str | None, *, offline: bool) -> Iterator[N
             f"{model}{at} has no config.json", "a GGUF or adapter repository: give the model it was made from"
         ) from error
     except (errors.HFValidationError, ValueError) as error:
-        raise InputError(f"{model!r} is no hub id: {error}") from error
+        raise InputError(
+            f"{model!r} is no hub id: {error}", "write organisation/name, or a folder's path"
+        ) from error
     except (errors.OfflineModeIsEnabled, errors.HfHubHTTPError, httpx.HTTPError, OSError) as error:
         raise _unreachable(model, at, offline=offline) from error
 

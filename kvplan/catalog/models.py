@@ -46,7 +46,10 @@ def find_model(
         except KvplanError as error:
             raise _with_nearest(error, query, profiles_dir) from error
     if revision is not None:
-        raise InputError(f"{query!r}: a revision needs a hub id (organisation/name)")
+        raise InputError(
+            f"{query!r}: a revision needs a hub id (organisation/name)",
+            "leave --revision out for a profile or a folder",
+        )
     names = _nearest(query, profiles_dir)
     raise UnknownNameError(
         f"no model {query!r}",
@@ -105,7 +108,9 @@ def _in_folder(query: str) -> ModelSource | None:
     if not is_path_only and not (path / "config.json").is_file():
         return None
     if not path.exists():
-        raise InputError(f"{query}: no such file or folder")
+        raise InputError(
+            f"{query}: no such file or folder", "`kvplan profiles models` lists the names that need no file"
+        )
     from kvplan.catalog.folder import model_in_folder
 
     return model_in_folder(path)

@@ -47,7 +47,9 @@ def add_model_profile(
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}", "name another folder with --profiles"
+        ) from error
     return path
 
 

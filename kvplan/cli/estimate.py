@@ -47,30 +47,75 @@ def estimate(
         str | None,
         typer.Option(help="A vLLM YAML config file; flags win over it.", rich_help_panel=_SETTINGS),
     ] = None,
-    gpu_memory_utilization: Annotated[float | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    gpu_memory_utilization: Annotated[
+        float | None, typer.Option(help="Share of the card that vLLM plans with.", rich_help_panel=_SETTINGS)
+    ] = None,
     kv_cache_memory_bytes: Annotated[
         str | None, typer.Option(help="KV cache of one GPU, exactly (2G, 512M).", rich_help_panel=_SETTINGS)
     ] = None,
     max_model_len: Annotated[
         str | None, typer.Option(help="8192, 8k, 32K or auto.", rich_help_panel=_SETTINGS)
     ] = None,
-    max_num_seqs: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    max_num_batched_tokens: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    kv_cache_dtype: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    kv_cache_dtype_skip_layers: Annotated[
-        list[str] | None, typer.Option(help="Once per layer.", rich_help_panel=_SETTINGS)
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="Most requests that run at once.", rich_help_panel=_SETTINGS)
     ] = None,
-    block_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    dtype: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    quantization: Annotated[str | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    tensor_parallel_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    pipeline_parallel_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    data_parallel_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    decode_context_parallel_size: Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    enable_expert_parallel: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    enforce_eager: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    enable_prefix_caching: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
-    async_scheduling: Annotated[bool | None, typer.Option(rich_help_panel=_SETTINGS)] = None,
+    max_num_batched_tokens: Annotated[
+        str | None, typer.Option(help="Most tokens of one step (8192, 8k, 8K).", rich_help_panel=_SETTINGS)
+    ] = None,
+    kv_cache_dtype: Annotated[
+        str | None, typer.Option(help="auto, fp8, fp8_e5m2, nvfp4, ...", rich_help_panel=_SETTINGS)
+    ] = None,
+    kv_cache_dtype_skip_layers: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A layer kept in the model's dtype, by number, or sliding_window; repeatable.",
+            rich_help_panel=_SETTINGS,
+        ),
+    ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(help="Tokens of a KV block; vLLM may change it.", rich_help_panel=_SETTINGS)
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="auto, bfloat16, float16 or float32.", rich_help_panel=_SETTINGS)
+    ] = None,
+    quantization: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the weights: fp8 quantises while loading; a checkpoint's own needs no flag.",
+            rich_help_panel=_SETTINGS,
+        ),
+    ] = None,
+    tensor_parallel_size: Annotated[
+        int | None, typer.Option(help="GPUs that share each layer.", rich_help_panel=_SETTINGS)
+    ] = None,
+    pipeline_parallel_size: Annotated[
+        int | None, typer.Option(help="GPUs that share out the layers.", rich_help_panel=_SETTINGS)
+    ] = None,
+    data_parallel_size: Annotated[
+        int | None,
+        typer.Option(help="Replicas; a mixture's experts are divided among them.", rich_help_panel=_SETTINGS),
+    ] = None,
+    decode_context_parallel_size: Annotated[
+        int | None,
+        typer.Option(help="Ranks among which a request's KV cache is divided.", rich_help_panel=_SETTINGS),
+    ] = None,
+    enable_expert_parallel: Annotated[
+        bool | None,
+        typer.Option(help="Whole experts on each GPU instead of a slice of all.", rich_help_panel=_SETTINGS),
+    ] = None,
+    enforce_eager: Annotated[
+        bool | None, typer.Option(help="No CUDA graphs, no compilation.", rich_help_panel=_SETTINGS)
+    ] = None,
+    enable_prefix_caching: Annotated[
+        bool | None,
+        typer.Option(
+            help="Keep blocks of finished requests for the next with the same start.",
+            rich_help_panel=_SETTINGS,
+        ),
+    ] = None,
+    async_scheduling: Annotated[
+        bool | None, typer.Option(help="Schedule a step while the last one runs.", rich_help_panel=_SETTINGS)
+    ] = None,
     target_concurrency: Annotated[
         int | None, typer.Option(help="Requests that shall run at once.", rich_help_panel=_WORKLOAD)
     ] = None,

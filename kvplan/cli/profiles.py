@@ -25,7 +25,7 @@ class Format(enum.StrEnum):
 
 _Query = Annotated[str | None, typer.Argument(help="Only those with these words in a name.")]
 _Profiles = Annotated[str | None, typer.Option(help="Folder of your own profiles; they win.")]
-_Format = Annotated[Format, typer.Option("--format")]
+_Format = Annotated[Format, typer.Option("--format", help="How to print.")]
 
 
 @app.command("models")

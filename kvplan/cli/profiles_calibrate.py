@@ -51,7 +51,9 @@ def calibrate(
     ] = None,
     profiles: Annotated[str | None, typer.Option(help="Folder of your own profiles; they win.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Write plots (SVG) to this folder.")] = None,
-    output_format: Annotated[CalibrationFormat, typer.Option("--format")] = CalibrationFormat.TEXT,
+    output_format: Annotated[
+        CalibrationFormat, typer.Option("--format", help="How to print.")
+    ] = CalibrationFormat.TEXT,
 ) -> None:
     """Show how close estimates come to real launches, or learn from a log of your own."""
     if log is not None:

@@ -45,7 +45,10 @@ def workload(
     model: Annotated[str | None, typer.Option(help="Of a server's metrics: the model_name.")] = None,
     input_column: Annotated[str | None, typer.Option(help="Of a CSV: prompt tokens.")] = None,
     output_column: Annotated[str | None, typer.Option(help="Of a CSV: answer tokens.")] = None,
-    api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", show_envvar=True)] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="VLLM_API_KEY", show_envvar=True, help="Of a server that asks for one."),
+    ] = None,
     profiles: Annotated[str | None, typer.Option(help="A folder of profiles that wins.")] = None,
     output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
 ) -> None:

@@ -98,7 +98,10 @@ def fetch_text(url: str, api_key: str | None = None) -> str:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise InputError(f"{address}: {error or type(error).__name__}", "is the server up?") from error
     if answer.status_code != 200:
-        raise InputError(f"{address} answered {answer.status_code}")
+        raise InputError(
+            f"{address} answered {answer.status_code}",
+            "give the address of vLLM's /metrics, and --api-key if it asks for one",
+        )
     return answer.text
 
 
@@ -120,7 +123,9 @@ def _samples(text: str, source: str) -> list[tuple[str, Mapping[str, str], float
     try:
         families: Iterable[Any] = list(text_string_to_metric_families("\n".join(lines) + "\n"))
     except ValueError as error:
-        raise InputError(f"{source}: not Prometheus text: {error}") from error
+        raise InputError(
+            f"{source}: not Prometheus text: {error}", "save the whole answer of vLLM's /metrics"
+        ) from error
     return [(s.name, s.labels, s.value) for family in families for s in family.samples]
 
 
@@ -136,5 +141,5 @@ def _histogram(samples: Sequence[tuple[str, Mapping[str, str], float]], name: st
             total += value
     ordered = tuple(sorted(buckets.items()))
     if not ordered or not ordered[-1][1]:
-        raise InputError(f"{source}: {name} has counted no request yet")
+        raise InputError(f"{source}: {name} has counted no request yet", "send it some requests first")
     return Histogram(ordered, total)

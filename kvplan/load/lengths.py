@@ -65,7 +65,10 @@ class Marginal:
         spread = sum(share * width for share, _, width in widths)
         if self.mean is None or not spread:
             if self.mean is not None and abs(self.mean - shortest) > 0.5:
-                raise InputError(f"mean {self.mean:g} contradicts lengths that are all {shortest:g}")
+                raise InputError(
+                    f"mean {self.mean:g} contradicts lengths that are all {shortest:g}",
+                    "leave the mean out, or give percentiles",
+                )
             return 0.0
         if not shortest <= self.mean <= shortest + spread:
             raise InputError(

@@ -28,7 +28,10 @@ def safe_token_ids(vocab_size: int, special_ids: Collection[int] = ()) -> range 
     ids = range(margin, vocab_size - margin)
     chosen = [i for i in ids if i not in special_ids] if special_ids else ids
     if len(chosen) < _FEWEST_IDS:
-        raise LoadError(f"a vocabulary of {vocab_size} tokens leaves too few for prompts")
+        raise LoadError(
+            f"a vocabulary of {vocab_size} tokens leaves too few for prompts",
+            "give the model's own size with --vocab-size",
+        )
     return chosen
 
 
@@ -46,7 +49,10 @@ class PromptSource:
 
     def __init__(self, token_ids: Sequence[int], seed: int, salt: int, shared_prefix_tokens: int = 0) -> None:
         if len(token_ids) < _FEWEST_IDS:
-            raise LoadError(f"{len(token_ids)} token ids are too few for prompts that differ")
+            raise LoadError(
+                f"{len(token_ids)} token ids are too few for prompts that differ",
+                "give the model's own size with --vocab-size",
+            )
         self._ids = token_ids
         self._key = f"{seed} {salt}"
         self._prefix = random.Random(f"{seed} prefix").choices(token_ids, k=shared_prefix_tokens)

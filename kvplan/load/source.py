@@ -66,7 +66,9 @@ def workload_from(
         with path.open("rb") as file:
             head = file.read(_PEEK_BYTES).decode("utf-8-sig", errors="replace")
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror}", "name a file that you may read"
+        ) from error
     if re.search(r"^schema: *\S+", head, re.MULTILINE):
         text = path.read_text(encoding="utf-8")
         return Made(parse_workload(text, path), text, ())

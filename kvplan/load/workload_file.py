@@ -82,9 +82,13 @@ def parse_workload(text: str, path: Path) -> Workload:
         root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise InputError(f"{path}:{line}: not YAML: {error.problem}") from error
+        raise InputError(
+            f"{path}:{line}: not YAML: {error.problem}", "docs/workload.md shows a workload file"
+        ) from error
     except yaml.YAMLError as error:  # a character that YAML does not take
-        raise InputError(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
+        raise InputError(
+            f"{path}: not YAML: {str(error).splitlines()[0]}", "docs/workload.md shows a workload file"
+        ) from error
     if root is None:
         raise InputError(f"{path}:1: the file is empty", f"a workload begins with `schema: {SCHEMA}`")
     return _workload(_Node(str(path), "", root), path)

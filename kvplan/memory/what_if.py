@@ -63,7 +63,10 @@ def attention(planner: Planner, serving: ServingConfig) -> View:
 def _with_kv_heads(shape: ModelShape, num_kv_heads: int) -> ModelShape:
     def changed(cache: LayerCache) -> LayerCache:
         if not isinstance(cache, FullAttention | SlidingWindow):
-            raise InputError("--what-if attention: this model's cache is not made of KV heads")
+            raise InputError(
+                "--what-if attention: this model's cache is not made of KV heads",
+                "--what-if all shows the views that apply",
+            )
         return dataclasses.replace(cache, num_kv_heads=num_kv_heads)
 
     layers = tuple(tuple(changed(cache) for cache in layer) for layer in shape.layers)
@@ -116,7 +119,10 @@ def block_size(planner: Planner, serving: ServingConfig) -> View:
 def window(planner: Planner, serving: ServingConfig) -> View:
     """Sliding-window layers as they are, and kept as if they were full attention."""
     if not any(isinstance(cache, SlidingWindow) for layer in planner.shape.layers for cache in layer):
-        raise InputError("--what-if window: this model has no sliding-window layers")
+        raise InputError(
+            "--what-if window: this model has no sliding-window layers",
+            "--what-if all shows the views that apply",
+        )
     rows = []
     for name, off in (("windowed (default)", False), ("--disable-hybrid-kv-cache-manager", True)):
         answer = planner.estimate(serving.with_flags(disable_hybrid_kv_cache_manager=off))

@@ -75,7 +75,10 @@ def _first(shape: ModelShape, rank: Rank, backends: Sequence[LayerBackend]) -> i
     size = common_block_size([backend.sizes for backend in backends], _DEFAULT)
     if size is None:
         names = "; ".join(f"{backend.name}: {list(backend.sizes.all)}" for backend in backends)
-        raise InputError(f"The attention backends share no supported KV cache block size ({names}).")
+        raise InputError(
+            f"The attention backends share no supported KV cache block size ({names}).",
+            "leave --attention-backend and --block-size to vLLM",
+        )
     return size
 
 

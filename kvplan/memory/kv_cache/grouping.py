@@ -127,7 +127,10 @@ def _promote_local(layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
     sizes = {member.spec.block_size for member in layers if member.spec.kind in GROWING}
     local = {"sliding_window": "full", "chunked_local": "full", "mla_window": "mla"}
     if not sizes:
-        raise InputError("Failed to promote local KV cache specs to one unified type.")
+        raise InputError(
+            "Failed to promote local KV cache specs to one unified type.",
+            "leave --disable-hybrid-kv-cache-manager out",
+        )
     promoted = []
     for member in layers:
         spec = member.spec
@@ -145,7 +148,10 @@ def _promote_local(layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
             )
         promoted.append(dataclasses.replace(member, spec=spec))
     if not _one_type([member.spec for member in promoted]):
-        raise InputError("Failed to promote local KV cache specs to one unified type.")
+        raise InputError(
+            "Failed to promote local KV cache specs to one unified type.",
+            "leave --disable-hybrid-kv-cache-manager out",
+        )
     return tuple(promoted)
 
 

@@ -53,7 +53,10 @@ def layer_backend(shape: ModelShape, rank: Rank, cache: AttendedCache, dtype: st
         return _cpu_backend(rank, cache, dtype)
     capability = rank.capability
     if capability is None:
-        raise UnsupportedModelError(f"the compute capability of {rank.gpu_name} is not known")
+        raise UnsupportedModelError(
+            f"the compute capability of {rank.gpu_name} is not known",
+            "name the card by a profile (`kvplan profiles gpus`)",
+        )
     match cache:
         case MlaIndexer():
             found = LayerBackend("DEEPSEEK_V32_INDEXER", exactly(64), "auto")

@@ -135,18 +135,21 @@ def _check_context_parallel(shape: ModelShape, rank: Rank) -> None:
         raise InputError(
             f"Decode context parallelism for GQA/MQA requires `--tensor-parallel-size` ({ranks}) to be "
             f"greater than the model's total number of KV heads ({heads}). Increase "
-            "`--tensor-parallel-size` or set `--decode-context-parallel-size 1`."
+            "`--tensor-parallel-size` or set `--decode-context-parallel-size 1`.",
+            "raise --tensor-parallel-size, or leave --decode-context-parallel-size out",
         )
     if shards > ranks // heads:
         raise InputError(
             f"`--decode-context-parallel-size` ({shards}) exceeds the maximum supported value "
-            f"({ranks // heads}) for `--tensor-parallel-size` ({ranks}) and {heads} model KV heads."
+            f"({ranks // heads}) for `--tensor-parallel-size` ({ranks}) and {heads} model KV heads.",
+            "lower --decode-context-parallel-size to that",
         )
     per_kv = shape.num_attention_heads // heads
     if per_kv % shards:
         raise InputError(
             f"The model's number of query heads per KV head ({per_kv}) must be divisible by "
-            f"`--decode-context-parallel-size` ({shards}) for GQA/MQA."
+            f"`--decode-context-parallel-size` ({shards}) for GQA/MQA.",
+            "choose a --decode-context-parallel-size that divides it",
         )
 
 
@@ -156,7 +159,8 @@ def _check_dtypes(shape: ModelShape, rank: Rank) -> None:
         raise InputError(
             "nvfp4 KV cache is not supported with MLA (Multi-head Latent Attention) backends. Please use a "
             "different --kv-cache-dtype (e.g., 'fp8', 'auto', or 'nvfp4_ds_mla' with a sparse MLA backend) "
-            "for MLA models such as DeepSeek."
+            "for MLA models such as DeepSeek.",
+            "--kv-cache-dtype fp8 or auto",
         )
     alone = any(len(caches) == 1 and isinstance(caches[0], FullAttention) for caches in shape.layers)
     if dtype.startswith("turboquant_") and shape.is_hybrid and not alone and not shape.uses_mla:
@@ -195,7 +199,7 @@ def _check_block_size(shape: ModelShape, rank: Rank) -> None:
             "vLLM takes any positive size that the attention backend accepts from 0.18 on",
         )
     if size < 1:
-        raise InputError(f"block_size must be positive, got {size}")
+        raise InputError(f"block_size must be positive, got {size}", "leave --block-size out: vLLM chooses")
     forced = shape.uses_mla and not rank.has_cpu_feature("amx")
     if rank.platform == "cpu" and size % 32 and not forced:
         raise InputError(
