@@ -19,17 +19,16 @@ MOST_BYTES: Final = 256 * 2**20
 """No file that is read whole is longer: what is, is a device, a dump or somebody's joke."""
 
 
-def read_text(path: Path, *, most_bytes: int = MOST_BYTES, errors: str = "strict") -> str:
-    """The whole text of a file that somebody named: never endless, whatever the name leads to.
+def read_bytes(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """All of a file that somebody named: never endless, whatever the name leads to.
 
     Args:
         path: a file, or a pipe.
         most_bytes: a longer one is refused before the rest is read.
-        errors: what to do about bytes that are not UTF-8, as `bytes.decode` takes it.
 
     Raises:
         FileNotFoundError: there is nothing of that name.
-        InputError: a folder, unreadable, too long, or not UTF-8.
+        InputError: a folder, unreadable, or too long.
     """
     try:
         with path.open("rb") as file:
@@ -44,6 +43,22 @@ def read_text(path: Path, *, most_bytes: int = MOST_BYTES, errors: str = "strict
         raise InputError(
             f"{path} is longer than {most_bytes // 2**20} MiB, which no such file is", "name another file"
         )
+    return content
+
+
+def read_text(path: Path, *, most_bytes: int = MOST_BYTES, errors: str = "strict") -> str:
+    """The whole text of such a file.
+
+    Args:
+        path: a file, or a pipe.
+        most_bytes: a longer one is refused before the rest is read.
+        errors: what to do about bytes that are not UTF-8, as `bytes.decode` takes it.
+
+    Raises:
+        FileNotFoundError: there is nothing of that name.
+        InputError: a folder, unreadable, too long, or not UTF-8.
+    """
+    content = read_bytes(path, most_bytes=most_bytes)
     try:
         return content.decode("utf-8", errors=errors)
     except UnicodeDecodeError as error:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.errors import InputError, KvplanError
+from kvplan.foreign import read_bytes
 from kvplan.tune.trial import Trial
 
 if TYPE_CHECKING:
@@ -152,8 +153,8 @@ def read_journal(run: Path) -> JournalContents:
     """
     path = run / FILE_NAME if run.is_dir() else run
     try:
-        raw = path.read_bytes()
-    except OSError as error:
+        raw = read_bytes(path)
+    except FileNotFoundError as error:
         raise InputError(
             f"no journal at {path}: {error.strerror}", "give a run's name, its folder or its journal.jsonl"
         ) from error
@@ -180,6 +181,11 @@ def read_journal(run: Path) -> JournalContents:
             # Whole but without its newline: the write was cut just there. Cheaper to repeat than to trust.
             warnings.append(f"{path}:{number}: the last line lacks its end and was dropped")
             break
+        if line.get("seq", len(lines)) != len(lines):
+            raise InputError(
+                f"{path}:{number} has seq {line['seq']!r} where {len(lines)} is due: lines are missing",
+                "restore the file",
+            )
         lines.append(line)
         good += len(piece) + 1
     if not lines or lines[0].get("kind") != "run":
