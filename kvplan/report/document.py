@@ -22,6 +22,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     left: tuple[int, ...] = (0,)
     caption: str = ""
+    """What it is, for a page that is read aloud; text has the section's title."""
     highlighted: int | None = None
     """The row that the reader looks for."""
 
@@ -92,8 +93,7 @@ def _part(part: Table | Items | Code, *, markdown: bool) -> str:
     match part:
         case Table():
             rows = [[_one_line(cell, markdown=markdown) for cell in row] for row in part.rows]
-            table = render_table(part.header, rows, left=part.left, markdown=markdown)
-            return f"{table}\n\n{part.caption}" if part.caption and markdown else table
+            return render_table(part.header, rows, left=part.left, markdown=markdown)
         case Items():
             return _items(part.lines, markdown=markdown)
         case Code():

@@ -128,7 +128,7 @@ class LadderReport:
             headline=self._headline(),
             details=scale_words(self.scale),
             sections=(
-                Section(f"{loads['own'].title}", (main,)),
+                Section(f"{loads['own'].title}", (main, Items(_COLUMNS))),
                 Section(
                     f"{loads['shared'].title}",
                     (self._table(loads["shared"], all_rungs=False), Items(_SHARED_NOTE)),
@@ -174,8 +174,7 @@ class LadderReport:
         return Table(
             header,
             tuple(rows),
-            caption="gain: tokens/s over those of the step before; at once: requests that ran together at "
-            "most; memory: the highest of the whole step",
+            caption=f"every step: {load.title}",
             highlighted=len(rows) - 1,
         )
 
@@ -278,6 +277,10 @@ class LadderReport:
         yield from (f"warning: {warning}" for warning in self.warnings)
 
 
+_COLUMNS: Final = (
+    "gain: tokens/s over those of the step before; at once: requests that ran together at most",
+    "memory: the highest of the whole step",
+)
 _SHARED_NOTE: Final = (
     "not to be compared with the load above: its prompts are another text, of which most is the same",
 )
