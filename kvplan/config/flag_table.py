@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FILE: Final = "engines/flags-0.32.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Flag:
     """One setting of vLLM with the options that set it."""
 
@@ -38,7 +38,7 @@ class Flag:
     deprecated_since: VllmVersion | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Option:
     """One spelling of a flag and the releases that have it; None is open."""
 
@@ -56,7 +56,7 @@ class Option:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FlagTable:
     """All options that some release has."""
 

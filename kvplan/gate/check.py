@@ -34,7 +34,7 @@ _NOTICEABLE = 0.005
 """A share by which a measured quantity must fall to be called worse: less is rounding."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Base:
     """What a run is compared with."""
 

@@ -12,7 +12,7 @@ Place = tuple[int, int]
 """Physical line and column in the outer file, both from 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LaunchFound:
     """One vLLM launch as a file writes it. Only what the file says; vLLM's own defaults are not filled in."""
 
@@ -67,7 +67,7 @@ class LaunchFound:
     """Labels and selectors that a policy may map to a GPU."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NotRead:
     """Something in a file that could not be read or judged, said instead of passed over."""
 
@@ -76,7 +76,7 @@ class NotRead:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Comment:
     """A comment to the gate itself (`# kvplan: …`), as written."""
 

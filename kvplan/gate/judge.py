@@ -49,7 +49,7 @@ _CHANGES_THE_MODEL: Final = (
 """With these vLLM serves another configuration than the one that is known by the model's name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Judged:
     """A launch with its estimate on the card that serves least of those it may run on."""
 
@@ -71,7 +71,7 @@ class Judged:
             return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NotJudged:
     """A launch that nothing sound can be said about, with the reason."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LONGEST_WAIVER_DAYS: Final = 180
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Waiver:
     """A finding that is accepted until a day, and where that is said."""
 
@@ -39,7 +39,7 @@ class Waiver:
     """Of a comment: the line below it, which the waived launch or flag stands on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Required:
     """A path that must hold a launch, and the line that says so."""
 
@@ -47,7 +47,7 @@ class Required:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Policy:
     """What the gate holds launches to."""
 

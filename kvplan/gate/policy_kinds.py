@@ -35,7 +35,7 @@ class WrongValueError(Exception):
         return WrongValueError(self.complaint, *path, *self.path, unknown_key=self.unknown_key)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Kind:
     """One kind of value."""
 

@@ -36,7 +36,7 @@ def _allowed(value: Any) -> dict[str, tuple[Any, ...]]:
 _LISTS: Final = kinds.map_of(kinds.list_of(kinds.ANYTHING))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PathKeys:
     """What can be said for the whole repository and for a path."""
 
@@ -71,7 +71,7 @@ class PathKeys:
     require_judged: bool | None = key(kinds.BOOLEAN, "exit 2 when a launch here cannot be judged")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PathEntry(PathKeys):
     """Keys for the paths that a pattern matches; later entries win over earlier ones, key by key."""
 
@@ -81,7 +81,7 @@ class PathEntry(PathKeys):
     require_launch: bool | None = key(kinds.BOOLEAN, "a finding (KVP028) when no launch is found here")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WaiverEntry:
     """A finding that is accepted until a day."""
 
@@ -95,7 +95,7 @@ class WaiverEntry:
     owner: str | None = key(kinds.text())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PolicyFile(PathKeys):
     """`.kvplan.yaml`: what a project says once, for every command, and what the gate holds launches to."""
 

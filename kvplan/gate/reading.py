@@ -35,7 +35,7 @@ _MEMORY_ENV: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Surroundings:
     """What the place of a command says about the launch, beside its words."""
 

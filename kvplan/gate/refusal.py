@@ -40,7 +40,7 @@ _MOST_RANKS: Final = 128
 """No larger tensor parallel size is tried; a file may ask for any number."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Refusal:
     """What vLLM would say, the flag whose change makes it go on, and the change."""
 

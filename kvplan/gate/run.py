@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvplan.config.project_file import FILE_NAME
 from kvplan.errors import InputError
-from kvplan.gate import find, scope
+from kvplan.gate import find
 from kvplan.gate.found import Found
 from kvplan.gate.git_files import GitFiles, git
 from kvplan.gate.load_policy import load_policy, refuse_unknown_card
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kvplan.gate.terms import HowToRead
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
     """What the user gave."""
 
@@ -71,6 +71,8 @@ def read(asked: Asked) -> Found:
     """
     _refuse_both(asked)
     if asked.stdin is None and asked.base is not None:
+        from kvplan.gate import scope
+
         policy, _ = _policy(asked)
         return scope.against(asked.root, asked.base, policy.how_to_read(asked.vllm_version)).now
     policy, _ = _policy(asked)
@@ -93,6 +95,8 @@ def checked(asked: Asked) -> tuple[Checked, Path]:
     base: Base | None = None
     launch_paths: frozenset[str] | None = None
     if asked.base is not None:
+        from kvplan.gate import scope
+
         seen = scope.against(asked.root, asked.base, how)
         found = seen.now
         base = Base(

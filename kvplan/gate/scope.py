@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvplan.gate.terms import HowToRead
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scope:
     """Both sides of a comparison."""
 

@@ -23,7 +23,7 @@ _ANY: Final = re.compile("[\ue000\ue002]([0-9]{1,7})[\ue001\ue003]")
 _MARKS: Final = re.compile("[\ue000-\ue003]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plain:
     """A text without marks, and what the marks said."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kvplan.load.workload import Workload
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Calibration:
     """Measured launches that lie in the repository, so that two runs agree."""
 
@@ -21,7 +21,7 @@ class Calibration:
     launches: tuple[Launch, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Terms:
     """The terms of one path. None is "nothing is asked"."""
 
@@ -69,7 +69,7 @@ def _no_version(_: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HowToRead:
     """What the readers are told about a file before they read it."""
 

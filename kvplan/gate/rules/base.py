@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvplan.memory.estimate import Estimate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Case:
     """One launch, the terms it is held to, and what is known of it."""
 
@@ -54,7 +54,7 @@ class Case:
         return version_rules_of(self.launch, self.vllm_version)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sight:
     """What a rule sees in a launch, whether it passes or not."""
 
