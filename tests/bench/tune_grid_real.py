@@ -26,7 +26,14 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from kvplan.engine.demo_model import make_demo_model
-from kvplan.tune.choose import LAUNCH_NOISE, compare, mean, objective_values, prediction_half_width
+from kvplan.tune.choose import (
+    LAUNCH_NOISE,
+    compare,
+    compare_paired,
+    mean,
+    objective_values,
+    prediction_half_width,
+)
 from kvplan.tune.execute import EngineExecutor
 from kvplan.tune.grid import best_of
 from kvplan.tune.identity import workload_from_record
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kvplan.config.serving import ServingConfig
+    from kvplan.tune.choose import Difference
 
 RUNS: Final = Path("kvplan-runs/grid")
 DATA: Final = Path(__file__).parents[1] / "data" / "grid"
@@ -85,7 +93,7 @@ def run_paired() -> None:
     problem = Problem.from_dict(grid_journal().header["problem"])
     best = best_of(problem, list(grid_journal().trials))
     assert best is not None
-    chosen = [confirmed(journal).spec.settings for journal in guided_journals()]
+    chosen = [confirmed(journal).spec.settings for journal in guided_journals().values()]
     launch_in_turn("paired", [best.spec.settings, *chosen])
 
 
@@ -164,14 +172,15 @@ def grid_journal() -> JournalContents:
     return read_journal(kept if kept.exists() else newest(RUNS) or kept)
 
 
-def guided_journals() -> list[JournalContents]:
-    """As kept, else the newest here."""
-    found = []
+def guided_journals() -> dict[int, JournalContents]:
+    """The finished runs by seed: as kept, else the newest here."""
+    found = {}
     for seed in SEEDS:
         kept = DATA / f"guided-{seed}.jsonl"
         path = kept if kept.exists() else newest(RUNS / f"guided-{seed}")
-        if path is not None:
-            found.append(read_journal(path))
+        journal = None if path is None else read_journal(path)
+        if journal is not None and (journal.last("outcome") or {}).get("finished"):
+            found[seed] = journal
     return found
 
 
@@ -211,8 +220,12 @@ def holds_target(problem: Problem, trial: Trial) -> bool:
 
 
 def verdict(best: Sequence[float], found: Sequence[float], launch_noise: float) -> tuple[str, str]:
-    """The change against the grid's best, and whether it passes."""
-    difference = compare(best, found)
+    """The change of one launch against the grid's best, and whether it passes."""
+    return judged(compare(best, found), launch_noise)
+
+
+def judged(difference: Difference | None, launch_noise: float) -> tuple[str, str]:
+    """A change in words: found (within 3 %), not told apart from the best, or worse."""
     if difference is None:
         return "n/a", "not measured"
     interval = (
@@ -252,7 +265,7 @@ def report() -> None:
     )
     print("| run | launches | recommends | tokens/s | against the grid's best | |")
     print("|:--|--:|:--|--:|:--|:--|")
-    for seed, guided in zip(SEEDS, guided_journals(), strict=False):
+    for seed, guided in guided_journals().items():
         trial = confirmed(guided)
         values = objective_values(problem, trial)
         change, said = verdict(best_values, values, noise)
@@ -282,21 +295,22 @@ def _print_grid(problem: Problem, points: Iterable[Trial]) -> None:
 
 
 def _print_in_turn(problem: Problem, name: str, best: ServingConfig) -> None:
-    """Means of the launches in turn, and what one round's launch is against the same round's of the best."""
-    by_settings: dict[str, list[float]] = {}
+    """Each launch beside the one of the grid's best in the same round: what drifts weighs on both alike."""
+    rounds: dict[str, dict[int, float]] = {}
     for trial in trials_in_turn(name):
         value = mean(objective_values(problem, trial))
         if value is not None:
-            by_settings.setdefault(named(trial.spec.settings), []).append(value)
-    base = by_settings.get(named(best))
+            rounds.setdefault(named(trial.spec.settings), {})[trial.spec.attempt] = value
+    base = rounds.get(named(best))
     if base is None:
         return
-    print(f"\n| {name}, in turn | tokens/s of each launch | mean | against the grid's best | |")
-    print("|:--|:--|--:|:--|:--|")
-    for settings, values in by_settings.items():
-        shown = ", ".join(f"{value:,.0f}" for value in values)
-        change, said = ("", "the grid's best") if values is base else verdict(base, values, LAUNCH_NOISE)
-        print(f"| {settings} | {shown} | {mean(values):,.0f} | {change} | {said} |")
+    print(f"\n| {name}, in turn | tokens/s of each round's launch | against the grid's best | |")
+    print("|:--|:--|:--|:--|")
+    for settings, by_round in rounds.items():
+        shown = ", ".join(f"{value:,.0f}" for _, value in sorted(by_round.items()))
+        pairs = [(base[turn], value) for turn, value in by_round.items() if turn in base]
+        change, said = ("", "the grid's best") if by_round is base else judged(compare_paired(pairs), 0.0)
+        print(f"| {settings} | {shown} | {change} | {said} |")
 
 
 def main() -> None:

@@ -15,7 +15,15 @@ from kvplan.tune.grid import best_of
 from kvplan.tune.problem import Problem
 from kvplan.tune.replay import rules_of
 from kvplan.tune.strategies import search_of
-from tests.bench.tune_grid_real import CLOSE, MAX_LAUNCHES, SEEDS, grid_journal, launch_noise_of, verdict
+from tests.bench.tune_grid_real import (
+    CLOSE,
+    MAX_LAUNCHES,
+    SEEDS,
+    grid_journal,
+    guided_journals,
+    launch_noise_of,
+    verdict,
+)
 from tests.recorded_grid import NotRecordedError, RecordedGrid, restricted_to
 
 if TYPE_CHECKING:
@@ -25,7 +33,12 @@ GRID = grid_journal()
 PROBLEM = Problem.from_dict(GRID.header["problem"])
 RULES = rules_of(GRID.header)
 POINTS = [trial for trial in GRID.trials if trial.spec.phase == "grid"]
-PROBES = [trial for trial in GRID.trials if trial.spec.phase == "probe"]
+PROBES = [
+    trial
+    for journal in (GRID, *guided_journals().values())
+    for trial in journal.trials
+    if trial.spec.phase == "probe"
+]
 
 
 def guided(seed: int, *, quality_gate: bool = True) -> tuple[SearchState, RecordedGrid]:

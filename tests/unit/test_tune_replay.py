@@ -66,7 +66,8 @@ def test_a_key_of_a_newer_kvplan_is_ignored(tmp_path: Path) -> None:
 def stopped_after(trials: int, why: str, folder: Path) -> JournalContents:
     """The journal as if the run had ended, for a reason, after so many trials."""
     last = next(n for n, line in enumerate(LINES) if line.get("trial", {}).get("number") == trials)
-    outcome = {**OUTCOME, "recommendation": OUTCOME["recommendation"] | {"stopped": why, "met": False}}
+    ended = OUTCOME["recommendation"] | {"stopped": why, "met": False}
+    outcome = {**OUTCOME, "seq": last + 1, "recommendation": ended}
     return rewritten(folder, *LINES[: last + 1], outcome)
 
 
