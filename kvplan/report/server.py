@@ -233,9 +233,11 @@ class ServerReport:
             return
         if not kv.is_exact and kv.kv_cache_tokens is not None:
             yield (
-                "Blocks times their size are not the tokens that the server states (layers of several "
-                "kinds): requests are tokens over length."
+                "The server does not say that its blocks hold that many tokens (layers of several kinds, or "
+                "vLLM before 0.24): requests that fit are a guess, right if every layer keeps every token."
             )
+        if self.workload.shared_prefix_tokens and kv.enable_prefix_caching:
+            yield "The shared prefix is held once, so more requests fit than counted here."
         if target is not None and kv.requests_at_longest is not None:
             fits = kv.requests_at_longest >= target
             verb = "holds" if fits else "does not hold"

@@ -37,6 +37,7 @@ _WAVES: Final = 3
 _FEWEST_REQUESTS: Final = 8
 _TELL_EVERY_S: Final = 10.0
 _LABEL_SHOWN: Final = 200
+_MOST_LABELS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ def _context(endpoint: Endpoint, info: ServerInfo, workload: Workload) -> dict[s
         },
         "machine": {"url": endpoint.base_url},
         "vllm_version": info.version,
-        "cache_config": {name[:_LABEL_SHOWN]: value[:_LABEL_SHOWN] for name, value in cache.items()},
+        "cache_config": {
+            name[:_LABEL_SHOWN]: value[:_LABEL_SHOWN] for name, value in list(cache.items())[:_MOST_LABELS]
+        },
         "workload": workload_record(workload),
     }
 

@@ -43,7 +43,8 @@ class KvArithmetic:
     """Requests of the mean length that the cache holds at once."""
     requests_at_longest: int | None
     is_exact: bool
-    """Whole blocks of one size: every layer keeps every token. Else the count is tokens over length."""
+    """The server states as many tokens as its blocks hold: every layer keeps every token, so requests are
+    whole blocks. Else (layers of several kinds, or vLLM before 0.24, which states none) they are a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,11 @@ def kv_arithmetic(cache: Mapping[str, str], mean_tokens: int, longest_tokens: in
     block = _whole(cache.get("effective_attention_block_size")) or _whole(cache.get("block_size"))
     blocks = _whole(cache.get("num_gpu_blocks"))
     product = blocks * block if blocks is not None and block is not None else None
-    tokens = _whole(cache.get("kv_cache_size_tokens")) or product
-    exact = product is not None and tokens == product
+    stated = _whole(cache.get("kv_cache_size_tokens"))
+    tokens = stated or product
 
     def held(length: int) -> int | None:
-        if exact and blocks is not None and block is not None:
+        if tokens == product and blocks is not None and block is not None:
             return (blocks - 1) // cdiv(length, block)
         return None if tokens is None else tokens // length
 
@@ -91,7 +92,7 @@ def kv_arithmetic(cache: Mapping[str, str], mean_tokens: int, longest_tokens: in
         longest_request_tokens=longest_tokens,
         requests_at_mean=held(mean_tokens),
         requests_at_longest=held(longest_tokens),
-        is_exact=exact,
+        is_exact=stated is not None and stated == product,
     )
 
 

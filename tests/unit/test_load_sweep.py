@@ -178,6 +178,14 @@ def test_layers_of_several_kinds_are_counted_in_tokens() -> None:
     assert (kv.requests_at_mean, kv.requests_at_longest) == (100, 30)
 
 
+def test_without_a_stated_size_whole_blocks_are_a_guess() -> None:
+    kv = kv_arithmetic({"block_size": "16", "num_gpu_blocks": "101"}, 160, 320)
+
+    assert kv is not None
+    assert (kv.kv_cache_tokens, kv.requests_at_mean, kv.requests_at_longest) == (1616, 10, 5)
+    assert not kv.is_exact
+
+
 @pytest.mark.parametrize(
     "labels",
     [
