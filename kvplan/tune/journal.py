@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,7 +119,13 @@ def new_journal(runs_dir: Path, header: Mapping[str, Any]) -> Iterator[Journal]:
     first = {"schema": SCHEMA, "run": run_id, "seq": 0, "at": utc_now(), "kind": "run", **header}
     with _locked(folder):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-        size = write_line(file, first, 0, path)
+        try:
+            size = write_line(file, first, 0, path)
+        except KvplanError as error:
+            # A run without its first line is none: it must not be the one that `--resume last` finds.
+            os.close(file)
+            shutil.rmtree(folder, ignore_errors=True)
+            raise KvplanError(error.message, "make room, or name another folder with --runs-dir") from error
         _sync_folder(folder)
         contents = JournalContents(path, first, (first,), (), size)
         journal = Journal(contents, file, size)

@@ -152,6 +152,26 @@ with reopened_journal(Path({str(folder)!r})) as journal:
     assert (folder / FILE_NAME).read_bytes() == before
 
 
+def test_a_run_that_could_not_be_begun_for_lack_of_disk_is_not_there(tmp_path: Path) -> None:
+    program = f"""
+import resource, signal
+from pathlib import Path
+from kvplan.errors import KvplanError
+from kvplan.tune.journal import new_journal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
+try:
+    with new_journal(Path({str(tmp_path)!r}), {{"problem": {{}}}}):
+        print("it began")
+except KvplanError as error:
+    print(error.message, error.hint)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "File too large" in done.stdout
+    assert "--runs-dir" in done.stdout
+    assert list(tmp_path.glob("*")) == []
+
+
 def test_a_second_tuner_is_refused_while_the_first_lives_and_only_then(tmp_path: Path) -> None:
     folder = run_with_trials(tmp_path, 1)
     with (
