@@ -3,35 +3,53 @@
 First one kvplan that makes ten trials while processes of its vLLM are killed at random moments, then a run
 whose kvplan is killed three times and resumed. After each it is looked for what is left:
 processes, ports, shared memory, temporary folders, cgroups, notes; and how much memory kvplan itself holds.
-`--scripted` tries the script itself on the scripted engine.
+`--scripted` tries the script itself on the scripted engine; `--rows FILE` keeps the kills for docs/faults.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import signal
 import socket
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.engine.process_tree import all_processes, descendants, read_process
-from tests.faults import Role, Tuner, command_of, numbers_of, trial_lines, wait_for
+from tests.faults import (
+    Phase,
+    Role,
+    Row,
+    Tuner,
+    came_of,
+    command_of,
+    kept,
+    numbers_of,
+    trial_lines,
+    wait_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TRIALS: Final = 10
 KILLS_OF_KVPLAN: Final = 3
 MOST_GROWTH: Final = 0.10
 ROLES: Final[tuple[Role, ...]] = ("guard", "API server", "EngineCore", "Worker")
-SHARE_KILLED: Final = 0.6
+PHASES: Final[tuple[Phase, ...]] = ("start", "loads", "stop")
+SHARE_KILLED: Final = 0.75
 """Of the trials; never three in a row, because three unexplained failures end a run."""
 PROBLEM: Final = (
     *("--demo", "--kv-cache-dtype", "auto", "--block-size", "128", "--max-num-seqs", "8"),
     *("--strategy", "grid", "--format", "json"),
 )
+LONGEST_S: Final[Mapping[Phase, float]] = {"start": 12.0, "loads": 6.0, "stop": 0.3}
 UTILIZATIONS: Final = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
@@ -41,6 +59,7 @@ class Report:
 
     lines: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -60,8 +79,8 @@ class Soak:
     tuner: Tuner
     problem: tuple[str, ...]
     rng: random.Random
-    longest_s: float
-    """Kills come within so many seconds of a trial's start."""
+    longest_s: Mapping[Phase, float]
+    """Kills come within so many seconds of a phase's begin."""
     report: Report = field(default_factory=Report)
     ports: set[int] = field(default_factory=set)
 
@@ -86,11 +105,17 @@ class Soak:
         process = tuner.start(*argv)
         wait_for(lambda: any(tuner.runs.glob("*/journal.jsonl")) or process.poll() is not None, "the run")
         run = next(tuner.runs.iterdir())
-        report.say("| trial | killed | at | outcome | kvplan's memory | left of it |")
+        report.say("| trial | killed | after | outcome | kvplan's memory | left of it |")
         report.say("| --: | :-- | --: | :-- | --: | :-- |")
         unexplained, first_kib, last_kib = 0, None, 0
+        # Every process at every phase, in a random order: no kind of kill twice.
+        victims = self.rng.sample([(role, phase) for role in ROLES for phase in PHASES], 12)
+        hits: dict[int, tuple[Role, Phase]] = {}
         for number in range(1, TRIALS + 1):
-            killed = self._one_trial(process.pid, run, number, may_kill=unexplained < 2)
+            victim = victims[-1] if unexplained < 2 and self.rng.random() < SHARE_KILLED else None
+            killed = self._one_trial(process.pid, run, number, victim)
+            if victim is not None and killed is not None:
+                hits[number] = victims.pop()
             lines = trial_lines(run)
             if number not in numbers_of(lines):
                 break
@@ -109,6 +134,7 @@ class Soak:
         made = numbers_of(trial_lines(run))
         growth = last_kib / first_kib - 1 if first_kib else 0.0
         left = self.left()
+        self._keep_rows(run, hits, status, left)
         report.problems += left
         report.problems += [] if status in {0, 1} else [f"exit code {status}: {tuner.said(process)}"]
         report.problems += [] if made == list(range(1, TRIALS + 1)) else [f"trials {made}"]
@@ -121,23 +147,44 @@ class Soak:
             f"{status}; left when it had ended: {', '.join(left) or 'nothing'}."
         )
 
-    def _one_trial(self, kvplan: int, run: Path, number: int, *, may_kill: bool) -> str | None:
+    def _one_trial(
+        self, kvplan: int, run: Path, number: int, victim: tuple[Role, Phase] | None
+    ) -> str | None:
         """Wait for a trial's end; perhaps kill something of it. What was killed, and when."""
         log = run / "trials" / str(number) / "vllm.log"
-        wait_for(lambda: log.exists() or read_process(kvplan) is None, f"trial {number}", 900)
-        began, killed = time.monotonic(), None
-        kill_at_s = self.rng.uniform(1, self.longest_s) if self.rng.random() < SHARE_KILLED else None
-        role = self.rng.choice(ROLES)
+        wait_for(lambda: log.exists() or read_process(kvplan) is None, f"trial {number}", 3600)
+        began = time.monotonic()
+        killed: str | None = None
+        kill_at: float | None = None
         while number not in numbers_of(trial_lines(run)) and is_alive(kvplan):
             self.watch(kvplan)
-            elapsed_s = time.monotonic() - began
-            if may_kill and killed is None and kill_at_s is not None and elapsed_s >= kill_at_s:
-                victim = self.tuner.role(kvplan, role)
-                if victim is not None:
-                    os.kill(victim.pid, 9)
-                    killed = f"{role} | {elapsed_s:.1f} s"
-            time.sleep(0.1)
+            now = time.monotonic()
+            if victim is not None and killed is None and self.tuner.has_come_to(run, number, victim[1]):
+                process = self.tuner.role(kvplan, victim[0])
+                if process is not None and kill_at is None:
+                    kill_at = now + self.rng.uniform(0, self.longest_s[victim[1]])
+                if process is not None and kill_at is not None and now >= kill_at:
+                    os.kill(process.pid, signal.SIGKILL)
+                    killed = f"{victim[0]}, {victim[1]} | {now - began:.1f} s"
+            time.sleep(0.05)
         return killed
+
+    def _keep_rows(
+        self, run: Path, hits: dict[int, tuple[Role, Phase]], status: int, left: list[str]
+    ) -> None:
+        """The kills as rows of the fault table, and what is wrong with them."""
+        lines = trial_lines(run)
+        for number, (role, phase) in hits.items():
+            seen, evidence = came_of(run, number)
+            again = ", asked again" if number < TRIALS else ""
+            expected = "ok" if phase == "stop" else f"failed: unknown{again}"
+            finished = kept(lines[: number - 1], lines)
+            row = Row(
+                f"kill -9 of {role}",
+                *(phase, "real vLLM", expected, seen, str(status), len(left), finished, evidence),
+            )
+            self.report.rows.append(row)
+            self.report.problems += [] if seen == expected else [f"trial {number}: {seen}, not {expected}"]
 
     def of_kvplan(self) -> None:
         """A run whose kvplan is killed three times, each time resumed, and then ends."""
@@ -158,7 +205,8 @@ class Soak:
                 return any(before.get(log) != log.stat().st_mtime_ns for log in now)
 
             wait_for(has_begun, "a launch", 900)
-            began, moment_s = time.monotonic(), self.rng.uniform(1, self.longest_s)
+            longest_s = sum(self.longest_s.values())
+            began, moment_s = time.monotonic(), self.rng.uniform(1, longest_s)
             while time.monotonic() - began < moment_s and process.poll() is None:
                 self.watch(process.pid)
                 time.sleep(0.1)
@@ -231,13 +279,14 @@ def is_open(port: int) -> bool:
 def soak(folder: Path, seed: int | None, *, scripted: bool = False) -> Report:
     """All of it; a seed of None is a new one, which is said."""
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
-    program, problem, longest_s = [sys.executable, "-m", "kvplan"], PROBLEM, 50.0
+    program, longest_s = [sys.executable, "-m", "kvplan"], LONGEST_S
     env: dict[str, str] = {}
     if scripted:
         tests = Path(__file__).parents[1]
-        program, longest_s = [sys.executable, str(tests / "tune_faulty.py")], 3.0
+        program = [sys.executable, str(tests / "tune_faulty.py")]
+        longest_s = {"start": 0.3, "loads": 1.0, "stop": 0.1}
         env = {"KVPLAN_LOCK_DIR": str(folder), "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"}
-    made = Soak(Tuner(folder, program, env), problem, random.Random(seed), longest_s)
+    made = Soak(Tuner(folder, program, env), PROBLEM, random.Random(seed), longest_s)
     made.report.say("# Ten trials in a row with random kills, and a kvplan that is killed three times\n")
     command = f"python -m tests.bench.soak --seed {seed}" + (" --scripted" if scripted else "")
     made.report.say(f"    {command} > docs/examples/soak.md\n")
@@ -256,10 +305,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int)
     parser.add_argument("--scripted", action="store_true")
+    parser.add_argument("--rows", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         report = soak(Path(folder), given.seed, scripted=given.scripted)
     print(report.text, end="")
+    if given.rows is not None:
+        with given.rows.open("a") as file:
+            file.writelines(json.dumps(asdict(row)) + "\n" for row in report.rows)
     sys.exit(1 if report.problems else 0)
 
 
