@@ -42,6 +42,8 @@ SKIPPED_FOLDERS: Final = frozenset(
 )
 
 
+OWN_FAULT: Final = "a fault of kvplan's own keeps it from reading this file"
+
 _MOST_FILES: Final = 300_000
 """Of a folder that no git repository says the extent of; it may be the whole machine."""
 
@@ -168,9 +170,16 @@ def _say_too_large(files: DiskFiles, name: str, found: Found) -> None:
 
 
 def read_into(found: Found, path: str, text: str, files: RepoFiles, how: HowToRead = AS_WRITTEN) -> None:
-    """Read one text and add what it holds."""
-    reading = read_text(path, text, files, how)
+    """Read one text and add what it holds.
+
+    A reader that fails on a text that nobody thought of must not take the other files' answers with it.
+    """
     found.files_read += 1
+    try:
+        reading = read_text(path, text, files, how)
+    except Exception as error:  # noqa: BLE001  whatever a reader may raise; it is said, and tests look for it
+        found.not_read.append(NotRead(path, 1, f"{OWN_FAULT} ({type(error).__name__}): please report it"))
+        return
     found.launches += reading.launches
     found.not_read += reading.not_read
     if "kvplan:" in text:

@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 
 from kvplan.gate.check import Base, check_launches
-from kvplan.gate.find import read_into
+from kvplan.gate.find import OWN_FAULT, read_into
 from kvplan.gate.found import Found
 from kvplan.gate.repo_files import DiskFiles, decode
 from kvplan.report.check import listing
@@ -116,10 +116,11 @@ def try_one(data: bytes, name: str, files: DiskFiles) -> int:
     """Read one input and print it in every format; gives the launches found.
 
     Raises:
-        AssertionError: a secret came out.
+        AssertionError: a secret came out, or a reader failed.
     """
     found = Found()
     read_into(found, name, decode(data), files)
+    assert not any(OWN_FAULT in item.reason for item in found.not_read), found.not_read
     printed = listing.as_json(found) + listing.as_text(found)
     checked = check_launches(found, gpu="l4", base=Base(found, "base"), today=TODAY)
     assert not checked.findings or all(item.launch is None for item in checked.findings), (

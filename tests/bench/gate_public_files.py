@@ -21,6 +21,8 @@ from typing import Any
 
 import yaml
 
+from kvplan.gate.find import OWN_FAULT
+
 SLACK_LINES = 2
 Record = dict[str, Any]
 
@@ -68,6 +70,8 @@ def listed(source: Path, path: str) -> Record | None:
         document: Record = json.loads(done.stdout)
     except json.JSONDecodeError:
         return {"launches": [], "not_read": [{"reason": done.stdout + done.stderr}]}
+    if any(OWN_FAULT in item["reason"] for item in document["not_read"]):
+        return None
     return document
 
 

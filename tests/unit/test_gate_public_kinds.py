@@ -252,3 +252,121 @@ def test_a_skypilot_engine_over_several_nodes_has_the_gpus_of_all(
     text = f'resources: {{accelerators: "H100:8"}}\nnum_nodes: 2\nrun: "{run}"\n'
     (launch,) = read(tmp_path, "sky.yaml", text).launches
     assert launch.num_gpus == gpus
+
+
+ENGINE_ARGS = """\
+from vllm import AsyncEngineArgs, AsyncLLMEngine
+
+SEQS = 20
+
+def load(fast):
+    args = AsyncEngineArgs("a/b")
+    args.tokenizer = "a/b"
+    args.max_num_seqs = SEQS
+    args.quantization = "gptq"
+    args.engine_use_ray = False
+    if fast:
+        args.max_model_len = 2048
+    return AsyncLLMEngine.from_engine_args(args)
+"""
+
+
+def test_attributes_set_on_engine_arguments_are_flags(tmp_path: Path) -> None:
+    (launch,) = read(tmp_path, "serve.py", ENGINE_ARGS).launches
+    assert (launch.model, launch.line) == ("a/b", 6)
+    assert launch.flags == {"tokenizer": "a/b", "max_num_seqs": 20, "quantization": "gptq"}
+    # Set on one way only: its value is not known, and so said.
+    assert launch.unresolved_flags == {"max_model_len": ("args.max_model_len",)}
+    # vLLM's arguments have no such attribute any more: nothing looks at it.
+    assert launch.ignored == ("engine_use_ray",)
+
+
+def test_engine_arguments_bound_anew_are_two_launches_each_with_its_own_attributes(tmp_path: Path) -> None:
+    text = (
+        "from vllm import EngineArgs\n"
+        "args = EngineArgs('a/b')\nargs.max_num_seqs = 4\n"
+        "args = EngineArgs('c/d')\nargs.max_model_len = 512\n"
+    )
+    first, second = read(tmp_path, "serve.py", text).launches
+    assert (first.model, first.flags) == ("a/b", {"max_num_seqs": 4})
+    assert (second.model, second.flags) == ("c/d", {"max_model_len": 512})
+
+
+SET_ELSEWHERE = """\
+import subprocess
+model = None
+port = 8000
+
+def choose(request):
+    global model, port
+    model, port = request.json["model"], request.json["port"]
+
+def start():
+    subprocess.Popen(["vllm", "serve", model, "--port", str(port), "--max-model-len", "2048"])
+"""
+
+
+def test_a_name_that_some_function_sets_is_not_the_none_it_starts_with(tmp_path: Path) -> None:
+    (launch,) = read(tmp_path, "serve.py", SET_ELSEWHERE).launches
+    assert launch.model is None
+    assert launch.unresolved_flags["model"] == ("model",)
+    assert launch.flags == {"port": 8000, "max_model_len": 2048}
+    # 8000 holds unless `choose` ran before: as with any default, it is said to be one.
+    assert "port" in launch.defaulted
+
+
+def test_a_formatted_none_is_no_word_of_a_command(tmp_path: Path) -> None:
+    text = "import os\nname = None\nos.system(f'vllm serve {name} --max-model-len 2048')\n"
+    (launch,) = read(tmp_path, "serve.py", text).launches
+    assert launch.model is None
+    assert launch.flags == {"max_model_len": 2048}
+
+
+SPECULATOR = """\
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata: {name: q}
+spec:
+  model: {uri: hf://a/b, name: a/b}
+  speculator:
+    model: {uri: hf://a/b-eagle3}
+    config: {method: eagle3, num_speculative_tokens: "6"}
+  kvCacheOffloading: {cpu: {size: 10Gi}}
+  template:
+    containers: [{name: main, resources: {limits: {nvidia.com/gpu: 2}}}]
+  prefill:
+    template:
+      containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]
+"""
+
+
+def test_kserve_gives_its_speculator_to_the_engine_that_decodes(tmp_path: Path) -> None:
+    decode, prefill = read(tmp_path, "llm.yaml", SPECULATOR).launches
+    assert decode.flags["speculative_config"] == {
+        "model": "a/b-eagle3",
+        "method": "eagle3",
+        "num_speculative_tokens": 6,
+    }
+    assert "speculative_config" not in prefill.flags
+    # Which connector KServe writes for its offloading is not read: said, not passed over.
+    assert decode.unresolved_flags == {"kv_transfer_config": ("kvCacheOffloading",)}
+    assert prefill.unresolved_flags == {}
+
+
+def test_a_reader_that_fails_costs_its_own_file_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvplan.gate import find
+    from kvplan.gate.read import read_text
+
+    def fails(path: str, *rest: object) -> object:
+        if path == "a.sh":
+            raise IndexError
+        return read_text(path, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(find, "read_text", fails)
+    (tmp_path / "a.sh").write_text("vllm serve a/b\n", encoding="utf-8")
+    (tmp_path / "b.sh").write_text("vllm serve c/d\n", encoding="utf-8")
+    found = read_paths(["."], tmp_path)
+    assert [launch.model for launch in found.launches] == ["c/d"]
+    (miss,) = found.not_read
+    assert (miss.path, miss.line) == ("a.sh", 1)
+    assert miss.reason == f"{find.OWN_FAULT} (IndexError): please report it"

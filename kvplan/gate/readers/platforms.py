@@ -84,14 +84,36 @@ def _llm_inference_service(reading: Reading, doc: Node, around: Surroundings, ma
         main = next(
             (c for c in containers if c.text_of("name") == "main"), containers[0] if containers else None
         )
-        inner = around.but(
-            model=model, extra_flags=_parallelism(section), gpu=from_pod(template) if template else None
-        )
+        extra = _parallelism(section) | (_speculator(spec.get("speculator")) if section is spec else {})
+        inner = around.but(model=model, extra_flags=extra, gpu=from_pod(template) if template else None)
         if main is None:
-            reading.record(ParsedFlags(), (section.key_line("model"), 1), inner)
+            reading.record(_offloading(section, ParsedFlags()), (section.key_line("model"), 1), inner)
         else:
-            _kserve_main(reading, main, inner, maps, _pods_of(section))
+            _kserve_main(reading, main, inner, maps, section)
     return True
+
+
+def _speculator(node: Node | None) -> dict[str, Any]:
+    """KServe hands its speculator to the engine that decodes, as `--speculative-config`."""
+    if node is None:
+        return {}
+    found: dict[str, Any] = {}
+    uri = node.text_of("model", "uri")
+    if uri is not None:
+        found["model"] = uri.removeprefix("hf://")
+    config = node.get("config")
+    for key, _, value in config.entries() if config is not None else ():
+        text = value.text if value.kind == "scalar" else ""
+        found[key] = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else text
+    return {"speculative_config": found} if found else {}
+
+
+def _offloading(section: Node, result: ParsedFlags) -> ParsedFlags:
+    """What KServe makes of `kvCacheOffloading` is its own affair: said, not guessed."""
+    if section.get("kvCacheOffloading") is not None and "kv_transfer_config" not in result.flags:
+        result.unresolved["kvCacheOffloading"] = None
+        result.unresolved_flags["kv_transfer_config"] = ("kvCacheOffloading",)
+    return result
 
 
 def _pods_of(section: Node) -> int:
@@ -106,9 +128,9 @@ def _pods_of(section: Node) -> int:
     return max(1, pipeline or (data // local if local else 1))
 
 
-def _kserve_main(reading: Reading, main: Node, around: Surroundings, maps: ConfigMaps, pods: int) -> None:
+def _kserve_main(reading: Reading, main: Node, around: Surroundings, maps: ConfigMaps, section: Node) -> None:
     count, mig = count_of(main.get("resources"))
-    count = count * pods if count is not None else None
+    count = count * _pods_of(section) if count is not None else None
     inner = around.but(
         num_gpus=count,
         mig=mig,
@@ -129,7 +151,8 @@ def _kserve_main(reading: Reading, main: Node, around: Surroundings, maps: Confi
             words += split or []
             line = item.line
     parser = FlagParser(reading.taint, reading.parsed(reading.version_of(inner.image)), reading.load_config)
-    reading.record(parser.parse(words, positional_model=False), (line, 1), inner.but(env=env))
+    parsed = _offloading(section, parser.parse(words, positional_model=False))
+    reading.record(parsed, (line, 1), inner.but(env=env))
 
 
 def _inference_service(reading: Reading, doc: Node, around: Surroundings, maps: ConfigMaps) -> bool:

@@ -22,6 +22,7 @@ from kvplan.gate.readers.python_values import (
     keywords,
     name_of,
     plain,
+    present,
 )
 from kvplan.gate.reading import Surroundings
 from kvplan.gate.shell import read_shell
@@ -81,6 +82,8 @@ class _PythonReader:
         self._gpu: tuple[str | None, int | None] = (None, None)
         self._name: str | None = None
         self._depth = 0
+        self._open: list[dict[str, tuple[ast.Call, dict[str, Val]]]] = []
+        """Engine arguments of the blocks around, by the name they have: attributes may still be set."""
         self._commands = CommandReader(reading, self._run_text)
 
     def run(self) -> None:
@@ -95,6 +98,8 @@ class _PythonReader:
                 }
             elif isinstance(node, ast.Call) and dotted(node.func).endswith(".add_argument"):
                 self._argument(node, scope)
+            elif isinstance(node, ast.Global):
+                scope.rebound |= set(node.names)
         self._block(self._tree.body, scope)
         self._leftover(scope)
 
@@ -126,8 +131,11 @@ class _PythonReader:
         if self._depth > 40:
             return
         self._depth += 1
+        self._open.append({})
         for statement in body:
             self._statement(statement, scope)
+        for name, (call, values) in self._open.pop().items():
+            self._engine_args(name, call, values, scope)
         self._depth -= 1
 
     def _statement(self, node: ast.stmt, scope: Scope) -> None:  # noqa: C901, PLR0912  one branch a kind
@@ -220,6 +228,8 @@ class _PythonReader:
     def _assign(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, scope: Scope) -> None:
         if node.value is None:
             return
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        self._opened(node.value, targets, scope)
         self._calls(node.value, scope)
         if isinstance(node, ast.AugAssign):
             if isinstance(node.target, ast.Name):
@@ -228,11 +238,11 @@ class _PythonReader:
                 scope.names[node.target.id] = fold(joined, scope)
             return
         value = fold(node.value, scope)
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        for target in targets:
             if isinstance(target, ast.Name):
                 scope.names[target.id] = value
-            elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-                scope.names[f"{target.value.id}.{target.attr}"] = value
+            elif isinstance(target, ast.Attribute) and dotted(target):
+                scope.names[dotted(target)] = value
             elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
                 base, key = scope.get(target.value.id), fold(target.slice, scope)
                 if base is not None and isinstance(base.value, dict) and isinstance(key.value, str):
@@ -241,6 +251,32 @@ class _PythonReader:
                 for element in target.elts:
                     if isinstance(element, ast.Name):
                         scope.names[element.id] = Val(unknown=(element.id,))
+
+    def _opened(self, node: ast.expr, targets: Sequence[ast.expr], scope: Scope) -> None:
+        """`args = EngineArgs(…)` is recorded when the block ends, with the attributes that are set on it."""
+        name = dotted(targets[0])
+        if not (isinstance(node, ast.Call) and name and self._engine(dotted(node.func)) in _ENGINE_ARGS):
+            return
+        self._seen.add(id(node))
+        earlier = self._open[-1].pop(name, None)
+        if earlier is not None:
+            self._engine_args(name, *earlier, scope)
+        for attribute in [key for key in scope.names if key.startswith(f"{name}.")]:
+            del scope.names[attribute]
+        self._open[-1][name] = (node, _arguments(node, scope))
+
+    def _engine_args(self, name: str, call: ast.Call, values: dict[str, Val], scope: Scope) -> None:
+        known = flag_table().flags
+        dropped: list[str] = []
+        for key, value in scope.names.items():
+            attribute = key.removeprefix(f"{name}.")
+            if attribute == key:
+                continue
+            if attribute in known or attribute == "model":
+                values[attribute] = value
+            else:
+                dropped.append(attribute)
+        self._llm(call, values, dropped)
 
     def _mutation(self, node: ast.expr, scope: Scope) -> None:
         """`cmd.append(x)`, `cmd.extend([...])`, `kwargs.update(...)`."""
@@ -281,7 +317,7 @@ class _PythonReader:
         if engine == "LLMConfig":
             self._ray(node, scope)
         elif engine is not None:
-            self._llm(node, scope)
+            self._llm(node, _arguments(node, scope))
         elif _RUNNERS.fullmatch(name) and node.args:
             self._command(node, name, scope)
 
@@ -300,12 +336,9 @@ class _PythonReader:
     def _around(self) -> Surroundings:
         return Surroundings("python", gpu=self._gpu[0], num_gpus=self._gpu[1], name=self._name)
 
-    def _llm(self, node: ast.Call, scope: Scope) -> None:
-        values = keywords(node, scope)
-        for name, argument in zip(("model", "tokenizer"), node.args, strict=False):
-            if not isinstance(argument, ast.Starred):
-                values.setdefault(name, fold(argument, scope))
-        result = ParsedFlags()
+    def _llm(self, node: ast.Call, values: dict[str, Val], dropped: Sequence[str] = ()) -> None:
+        """One launch; `dropped` are attributes set on its arguments that vLLM never looks at."""
+        result = ParsedFlags(ignored=dict.fromkeys(dropped))
         _take(values, result)
         if (
             not node.args
@@ -367,7 +400,7 @@ class _PythonReader:
         out = ""
         for part in parts:
             inner = part.value if isinstance(part, ast.FormattedValue) else part
-            folded = fold(inner, scope)
+            folded = present(fold(inner, scope), inner, scope)
             out += self._word(folded, node.lineno).text
         return out
 
@@ -401,6 +434,15 @@ class _PythonReader:
             ):
                 line = items[0].line or 1
                 self._commands.read([self._word(item, line) for item in items], self._around())
+
+
+def _arguments(node: ast.Call, scope: Scope) -> dict[str, Val]:
+    """What `LLM(…)` and `EngineArgs(…)` are called with."""
+    values = keywords(node, scope)
+    for name, argument in zip(("model", "tokenizer"), node.args, strict=False):
+        if not isinstance(argument, ast.Starred):
+            values.setdefault(name, fold(argument, scope))
+    return values
 
 
 def _take(values: dict[str, Val], result: ParsedFlags) -> None:

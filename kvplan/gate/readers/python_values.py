@@ -51,6 +51,8 @@ class Scope:
     """Defaults of an argparse parser of this file, by dest."""
     lines: list[str] = field(default_factory=list)
     """The file's lines; of the outermost scope only."""
+    rebound: set[str] = field(default_factory=set)
+    """Names of the module that a function sets (`global`); of the outermost scope only."""
 
     def source(self) -> list[str]:
         """The file's lines."""
@@ -64,7 +66,15 @@ class Scope:
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
-                return scope.names[name]
+                found = scope.names[name]
+                if scope is not self and name in scope.rebound:
+                    # Some function sets it before this one reads it, or none does.
+                    return (
+                        Val(unknown=(name,))
+                        if found.value is None
+                        else Val(found.value, found.unknown, (*found.defaulted, name))
+                    )
+                return found
             scope = scope.parent
         return None
 
@@ -172,8 +182,8 @@ def _joined(node: ast.JoinedStr, scope: Scope, depth: int) -> Val:
         elif isinstance(part, ast.FormattedValue):
             value = fold(part.value, scope, depth)
             plain = part.format_spec is None and part.conversion == -1
-            if not plain or isinstance(value.value, list | dict):
-                value = Val(unknown=(name_of(part.value, scope),))
+            if not plain or value.value is None or isinstance(value.value, list | dict):
+                value = Val(unknown=value.unknown or (name_of(part.value, scope),))
             result = result.with_names(value)
             out += "" if value.unknown else str(value.value)
         if len(out) > MAX_TEXT:
@@ -193,8 +203,15 @@ def _elements(node: ast.List | ast.Tuple, scope: Scope, depth: int) -> list[Val]
                     Val(unknown=inner.unknown or (name_of(element.value, scope),), line=element.lineno)
                 )
         else:
-            items.append(fold(element, scope, depth))
+            items.append(present(fold(element, scope, depth), element, scope))
     return items[:5000]
+
+
+def present(value: Val, node: ast.expr, scope: Scope) -> Val:
+    """A name that is None here gets its value somewhere else: no command holds the word "None"."""
+    if value.value is None and not value.unknown and not isinstance(node, ast.Constant):
+        return Val(unknown=(name_of(node, scope),), line=value.line, column=value.column)
+    return value
 
 
 def _dict(node: ast.Dict, scope: Scope, depth: int) -> Val:
@@ -345,7 +362,7 @@ def _call(node: ast.Call, scope: Scope, depth: int) -> Val:  # noqa: PLR0911  on
 
 def _convert(name: str, node: ast.Call, scope: Scope, depth: int) -> Val:  # noqa: PLR0911  one branch a kind
     inner = fold(node.args[0], scope, depth)
-    if inner.unknown or isinstance(inner.value, list | dict):
+    if inner.unknown or inner.value is None or isinstance(inner.value, list | dict):
         return inner if inner.unknown else _unknown(node, scope)
     if isinstance(inner.value, str) and len(inner.value) > 1000 and name in {"int", "float"}:
         return _unknown(node, scope)
