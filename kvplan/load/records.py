@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 _BUSY_SHARE: Final = 0.85
@@ -22,7 +22,7 @@ class Endpoint:
     """Without `/v1`: `http://127.0.0.1:8000`."""
     model: str
     """The served model name."""
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     verify_tls: bool = True
     ca_file: str | None = None
     """Certificates (PEM) to trust instead of the system's."""
