@@ -89,7 +89,9 @@ def _tokenizer() -> tuple[Tokenizer, list[int]]:
     )
     hidden = [h for n in range(HAYSTACKS) if (h := haystack(n, 20_000)) is not None]
     texts = [*PASSAGES, *(text for h in hidden for text in (h.text, *h.questions))]
-    known = {"<unk>": 0, "<eos>": 1}
+    # Words of one letter, of which the load client makes its prompts.
+    letters = [f"\N{LOWER ONE EIGHTH BLOCK}{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    known = {piece: index for index, piece in enumerate(("<unk>", "<eos>", *letters))}
     for text in texts:
         for piece, _ in pieces.pre_tokenize_str(text):
             known.setdefault(piece, len(known))

@@ -75,14 +75,14 @@ def main() -> None:
     base = sampled(model, args.max_model_len, "auto", with_repeat=True)
     print(f"reference: {base.seconds:.1f} s, passages of {base.text_tokens} tokens, ", end="")
     print(f"needles in up to {base.context_tokens}; {base.error or 'no error'}")
-    found = []
     for number, dtype in enumerate(args.dtypes.split(","), start=2):
         sample = sampled(model, args.max_model_len, dtype, with_repeat=False)
-        print(f"{dtype}: {sample.seconds:.1f} s, {sample.error or 'no error'}")
-        found.append(QualityFinding(dtype, 1, number, judge(base, sample)))
-    print(render_table(HEADER, quality_rows(found), left=LEFT))
-    for finding in found:
-        print(f"  {quality_line(finding)}")
+        finding = QualityFinding(dtype, 1, number, judge(base, sample))
+        print(f"\n{dtype}: {sample.seconds:.1f} s, {sample.error or 'no error'}")
+        print(
+            f"{render_table(HEADER, quality_rows([finding]), left=LEFT)}\n  {quality_line(finding)}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
