@@ -171,6 +171,14 @@ def dense_cases() -> list[Case]:
         Case(LLAMA, flags=flags(num_gpu_blocks_override=900)),
         Case(LLAMA, flags=flags(max_num_batched_tokens=2048)),
         Case(LLAMA, flags=flags(kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=(0, 31))),
+        # Layers that do not exist: nothing is skipped, and a block is aligned all the same.
+        Case(LLAMA, flags=flags(kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=(99,))),
+        Case(LLAMA, flags=flags(kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=(0, 99))),
+        Case(LLAMA, flags=flags(kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=("sliding_window",))),
+        Case(
+            NEXT80,
+            flags=flags(max_model_len=32768, kv_cache_dtype="fp8", kv_cache_dtype_skip_layers=(0,)),
+        ),
         Case(LLAMA, flags=flags(kv_cache_dtype="int8_per_token_head", kv_cache_dtype_skip_layers=(0, 1))),
         Case(LLAMA, flags=flags(kv_cache_dtype="nvfp4", kv_cache_dtype_skip_layers=(3,)), gpu="b200"),
         Case(LLAMA, flags=flags(attention_backend="FLASHINFER")),
