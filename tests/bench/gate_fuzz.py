@@ -143,12 +143,12 @@ def run(inputs: int, seed: int) -> tuple[int, int, tuple[float, str], list[tuple
     failures: list[tuple[str, bytes]] = []
     for _ in range(inputs):
         data, name = mutate(rng, seeds), rng.choice(NAMES)
-        begin = time.monotonic()
+        begin = time.process_time()  # what other processes take is no fault of the input
         try:
             launches += try_one(data, name, files)
         except Exception:  # noqa: BLE001  any escape is what is looked for
             failures.append((f"{name}\n{traceback.format_exc()}", data))
-        slowest = max(slowest, (time.monotonic() - begin, name))
+        slowest = max(slowest, (time.process_time() - begin, name))
     return inputs, launches, slowest, failures
 
 
@@ -161,8 +161,8 @@ def main() -> None:
     begin = time.monotonic()
     count, launches, slowest, failures = run(arguments.inputs, arguments.seed)
     print(
-        f"{count} inputs, {launches} launches, {len(failures)} failures, slowest {slowest[0] * 1000:.0f} ms "
-        f"({slowest[1]}), {time.monotonic() - begin:.0f} s"
+        f"{count} inputs, {launches} launches, {len(failures)} failures, slowest "
+        f"{slowest[0] * 1000:.0f} ms of CPU ({slowest[1]}), {time.monotonic() - begin:.0f} s"
     )
     for text, data in failures[:10]:
         print(text, repr(data[:2000]))

@@ -4,8 +4,9 @@ usage: python tests/bench/gate_speed.py [--files 50000] [--configs 1000] [--runs
 
 The configs are the case files of tests/data/gate without the hostile ones, in folders of their own; the
 others are Python, TypeScript, Markdown, JSON and YAML files of 0.2 to 6 KB that have nothing to do with
-vLLM. Prints the fastest run's wall time and CPU time (its own and git's, which a busy machine stretches less),
-with the files in the page cache and without (`cold`), and the peak memory; the limits are 3 s warm, 150 MiB.
+vLLM. Prints the fastest run's wall time and CPU time (its own and git's; a busy machine stretches it
+less), with the files in the page cache and without (`cold`), and the peak memory; the limits are 3 s warm and
+150 MiB.
 """
 
 from __future__ import annotations

@@ -322,6 +322,16 @@ def test_commands_under_keys_of_ones_own_are_read_but_prose_is_not(tmp_path: Pat
     assert (launch.line, launch.model, flags(launch)) == (3, "a/b", {"seed": 1, "port": 9})
 
 
+def test_a_nomad_device_that_ends_before_its_count_is_one_device(tmp_path: Path) -> None:
+    text = (
+        'job "llm" {\n  group "gpu" {\n    task "vllm" {\n      config {\n'
+        '        image = "vllm/vllm-openai:v0.22.1"\n        args = ["--model", "a/b"]\n      }\n'
+        '      resources {\n        device "nvidia/gpu/NVIDIA A100-SXM4-80GB" {\n          count ='
+    )
+    (launch,) = read(tmp_path, "job.nomad.hcl", text)
+    assert (launch.model, launch.num_gpus) == ("a/b", 1)
+
+
 @pytest.mark.parametrize("token", _TOKENS)
 def test_each_telling_word_tells_by_itself(token: bytes) -> None:
     assert is_telling(b"a\n" + token.upper() + b"\nb")

@@ -64,7 +64,7 @@ def _task(reading: Reading, task: _Block) -> None:
     if device is not None:
         parts = device.names[1].split("/") if len(device.names) > 1 else []
         card = product(parts[2]) if len(parts) > 2 else None
-        text = device.values.get("count", [("1", 0)])[0][0]
+        text = (device.values.get("count") or [("1", 0)])[0][0]
         count = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else None
 
     def expand(text: str) -> str:
