@@ -2,8 +2,8 @@
 
     python tests/bench/startup.py [--runs 25] [--peer "kvfit estimate …" …]
 
-`check` judges one launch of a repository, with and without a policy. Prints medians, the difference and the
-peak resident size. Peers, if given, run in the same rotation.
+`check` reads a repository with a policy and no launch, and judges one launch with and without a policy.
+Prints medians, the difference and the peak resident size. Peers, if given, run in the same rotation.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ paths:
 """
 
 
-def repository(folder: Path, policy: str | None) -> Path:
-    """A git repository with one launch."""
+def repository(folder: Path, **files: str) -> Path:
+    """A git repository of those files."""
     folder.mkdir()
-    (folder / "serve.sh").write_text(LAUNCH)
-    if policy is not None:
-        (folder / ".kvplan.yaml").write_text(policy)
+    for name, text in files.items():
+        (folder / {"policy": ".kvplan.yaml"}.get(name, f"{name}.sh")).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)  # noqa: S607  the user's git
     return folder
 
@@ -72,12 +71,15 @@ def main() -> None:
         kvplan = [python, str(Path(python).with_name("kvplan"))]  # the installed command, as users start it
         estimate = [*kvplan, "estimate", "--model", "qwen2-7b", "--gpu", "4090"]
         here = Path(folder)
-        plain, governed = repository(here / "plain", None), repository(here / "governed", POLICY)
+        idle = repository(here / "idle", policy=POLICY.partition("paths:")[0], build="make all\n")
+        plain = repository(here / "plain", serve=LAUNCH)
+        governed = repository(here / "governed", serve=LAUNCH, policy=POLICY)
         commands = {
             "empty typer app": ([python, str(empty)], here),
             "kvplan estimate": (estimate, here),
             "kvplan estimate --format json": ([*estimate, "--format", "json"], here),
             "kvplan --help": ([*kvplan, "--help"], here),
+            "kvplan check, no launch": ([*kvplan, "check"], idle),
             "kvplan check --gpu l40s": ([*kvplan, "check", "--gpu", "l40s"], plain),
             "kvplan check, with a policy": ([*kvplan, "check"], governed),
         } | {peer: (shlex.split(peer), here) for peer in options.peer}
