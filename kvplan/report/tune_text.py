@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvplan.report.tune import TuneReport
-    from kvplan.tune.recommend import BoundaryEnd, KnobEffect, LoadSummary, Prediction
+    from kvplan.tune.effects import KnobEffect
+    from kvplan.tune.recommend import BoundaryEnd, LoadSummary, Prediction
     from kvplan.tune.trial import Trial
 
 LIMITS: Final = {

@@ -6,24 +6,17 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from kvplan.tune.answers import QualityFinding, findings, may_win
+from kvplan.tune.answers import QualityFinding, findings
 from kvplan.tune.card import utilization_of
-from kvplan.tune.choose import (
-    LAUNCH_NOISE,
-    compare,
-    mean,
-    prediction_half_width,
-    throughputs,
-    violations,
-)
-from kvplan.tune.search import margin_points, peak_spread_bytes, variants
+from kvplan.tune.choose import violations
+from kvplan.tune.effects import KnobEffect, effects, kv_tokens, launch_noise
+from kvplan.tune.search import margin_points, peak_spread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kvplan.config.serving import ServingConfig
-    from kvplan.tune.card import Card, KvRules
-    from kvplan.tune.choose import Difference
+    from kvplan.tune.card import KvRules
     from kvplan.tune.problem import Problem
     from kvplan.tune.search import SearchState
     from kvplan.tune.trial import LoadResult, Trial
@@ -66,25 +59,6 @@ class BoundaryEnd:
     evidence: str | None = None
     oom_kill_count: int | None = None
     log_path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KnobEffect:
-    """One variable at a time: what a value changed against another, all else equal."""
-
-    knob: str
-    from_value: Any
-    to_value: Any
-    from_trial: int
-    to_trial: int
-    output_throughput_change: float | None
-    """Relative; None when a side was not measured."""
-    change_low: float | None
-    change_high: float | None
-    kv_cache_tokens_from: int | None
-    kv_cache_tokens_to: int | None
-    verdict: Literal["better", "worse", "undecided", "not recommended", "failed", "capacity"]
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +141,7 @@ def recommend(state: SearchState, kv_rules: KvRules) -> Recommendation:
         trial=None if chosen is None else chosen.number,
         is_confirmed=state.confirmed is not None,
         measured=measured,
-        kv_cache_tokens=None if chosen is None else _kv_tokens(chosen),
+        kv_cache_tokens=None if chosen is None else kv_tokens(chosen),
         requests_at_longest=None if chosen is None else requests_at_longest(problem, chosen, kv_rules),
         boundary_survived=survived,
         boundary_failed=failed,
@@ -180,7 +154,7 @@ def recommend(state: SearchState, kv_rules: KvRules) -> Recommendation:
         launch_noise=launch_noise(state),
         curve=_curve(problem, state.probe),
         first_preemption=_first_preemption(state.probe),
-        effects=tuple(_effects(state)),
+        effects=tuple(effects(state)),
         predictions=tuple(_predictions(state, chosen, kv_rules)),
         failures=tuple(_end(trial) for trial in state.trials if trial.status != "ok"),
         notes=tuple(dict.fromkeys(state.notes)),
@@ -250,15 +224,15 @@ def _bracket_ends(state: SearchState) -> tuple[BoundaryEnd | None, BoundaryEnd |
     def trial_at(point: int | None, survived: bool) -> Trial | None:
         if point is None:
             return None
-        wanted = utilization_of(point, step)
-        return next(
+        there = [
             t
             for t in state.trials
-            if t.gpu_memory_utilization == wanted
+            if t.gpu_memory_utilization == utilization_of(point, step)
             and t.survived is survived
             and t.spec.phase in {"boundary", "confirm", "grid"}
-            and _knobs(t.spec.settings) == winner
-        )
+        ]
+        # A confirmation may have come down to fewer seats than the winner's.
+        return next((t for t in there if _knobs(t.spec.settings) == winner), there[0] if there else None)
 
     low = trial_at(state.bracket.highest_success, survived=True)
     high = trial_at(state.bracket.lowest_failure, survived=False)
@@ -299,127 +273,6 @@ def _first_preemption(probe: Trial | None) -> int | None:
     return min((load.level.concurrency for load in loads if load.preemptions), default=None)
 
 
-def _kv_tokens(trial: Trial) -> int | None:
-    return None if trial.launch is None else trial.launch.facts.kv_cache_tokens
-
-
-def _effects(state: SearchState) -> list[KnobEffect]:
-    problem, probe = state.problem, state.probe
-    if probe is None:
-        return []
-    target = problem.target_concurrency
-    found = []
-    for knob, value in variants(problem):
-        trial, base = _pair(state, knob, value)
-        if trial is None or base is None:
-            continue
-        difference = compare(
-            throughputs(base.results("target", target)), throughputs(trial.results("target", target))
-        )
-        answers = may_win(problem, state.trials, trial) if knob == "kv_cache_dtype" else (True, "")
-        found.append(_knob_effect(knob, value, (base, trial), difference, launch_noise(state), answers))
-    confirmed = state.confirmed
-    if confirmed is not None:
-        before, after = _kv_tokens(probe), _kv_tokens(confirmed)
-        found.append(
-            KnobEffect(
-                knob="gpu_memory_utilization",
-                from_value=_own_utilization(state.card, probe),
-                to_value=confirmed.gpu_memory_utilization,
-                from_trial=probe.number,
-                to_trial=confirmed.number,
-                output_throughput_change=None,
-                change_low=None,
-                change_high=None,
-                kv_cache_tokens_from=before,
-                kv_cache_tokens_to=after,
-                verdict="capacity",
-                why="room for more tokens at once; at the target's load it buys no speed by itself",
-            )
-        )
-    return found
-
-
-def launch_noise(state: SearchState) -> float:
-    """How far one more launch of the probe's knobs may lie from their mean at the target's load (relative).
-
-    The half-width of the 95 % prediction interval of the launches' mean output throughputs, at least
-    `LAUNCH_NOISE`, which also stands in where only one such launch was made. Utilisation and max_num_seqs
-    differ between them, which at the target's load buys no speed.
-    """
-    if state.probe is None:
-        return LAUNCH_NOISE
-    free = {"gpu_memory_utilization": None, "kv_cache_memory_bytes": None, "max_num_seqs": None}
-    knobs = state.probe.spec.settings.with_flags(**free)
-    means = [
-        value
-        for trial in state.trials
-        if trial.survived and trial.spec.settings.with_flags(**free) == knobs
-        if (value := mean(throughputs(trial.results("target", state.problem.target_concurrency)))) is not None
-    ]
-    return max(LAUNCH_NOISE, prediction_half_width(means) or 0.0)
-
-
-def _pair(state: SearchState, knob: str, value: Any) -> tuple[Trial | None, Trial | None]:
-    """The trial of a knob's value, and the one before it that differs in nothing else."""
-    survivors: list[Trial] = []
-    for trial in state.trials:
-        if trial.spec.phase == "knob" and trial.spec.settings.given().get(knob) == value:
-            same = (
-                t for t in survivors if t.spec.settings.with_flags(**{knob: value}) == trial.spec.settings
-            )
-            if (base := next(same, None)) is not None:
-                return trial, base
-        if trial.survived and trial.spec.phase in {"probe", "knob"}:
-            survivors.append(trial)
-    return None, None
-
-
-def _own_utilization(card: Card | None, probe: Trial) -> float | None:
-    if probe.gpu_memory_utilization is not None or card is None or probe.kv_cache_bytes is None:
-        return probe.gpu_memory_utilization
-    return round(card.utilization_for(probe.kv_cache_bytes), 4)
-
-
-def _knob_effect(
-    knob: str,
-    value: Any,
-    trials: tuple[Trial, Trial],
-    difference: Difference | None,
-    noise: float,
-    answers: tuple[bool, str],
-) -> KnobEffect:
-    base, trial = trials
-    verdict: Literal["better", "worse", "undecided", "not recommended", "failed"]
-    if not trial.survived:
-        verdict, why = "failed", f"{trial.failure or trial.status}: {trial.evidence or 'no evidence'}"
-    elif not answers[0]:
-        verdict, why = "not recommended", f"stores keys and values in fewer bits; {answers[1]}"
-    elif difference is None or not difference.is_decided(noise):
-        verdict = "undecided"
-        why = f"repeats, or launches of the same settings (95 % within {noise:.0%}), differ as much anyway"
-    else:
-        verdict, why = (
-            ("better", "decided at 95 %") if difference.change > 0 else ("worse", "decided at 95 %")
-        )
-    if trial.survived and answers[0] and answers[1]:
-        why = f"{why}; {answers[1]}"
-    return KnobEffect(
-        knob=knob,
-        from_value=base.spec.settings.given().get(knob),
-        to_value=value,
-        from_trial=base.number,
-        to_trial=trial.number,
-        output_throughput_change=None if difference is None else difference.change,
-        change_low=None if difference is None else difference.low,
-        change_high=None if difference is None else difference.high,
-        kv_cache_tokens_from=_kv_tokens(base),
-        kv_cache_tokens_to=_kv_tokens(trial),
-        verdict=verdict,
-        why=why,
-    )
-
-
 def _predictions(state: SearchState, chosen: Trial | None, kv_rules: KvRules) -> list[Prediction]:
     found = []
     if state.card is not None and state.bracket is not None:
@@ -448,7 +301,7 @@ def _predictions(state: SearchState, chosen: Trial | None, kv_rules: KvRules) ->
                 "KV cache",
                 "tokens",
                 plan.kv_cache_tokens(blocks, state.problem.max_model_len),
-                _kv_tokens(chosen),
+                kv_tokens(chosen),
                 "vLLM's own arithmetic",
             )
         )

@@ -19,6 +19,7 @@ from kvplan.tune.boundary import Bracket
 from kvplan.tune.card import Card, kv_bytes_for, learn_card, page_aligned, point_of, utilization_of
 from kvplan.tune.choose import better_variant, breaks_more, gain_of, seat_speeds
 from kvplan.tune.contenders import Contender, Seats, after_duel, best_with_seats, ranked
+from kvplan.tune.pruning import pruned
 from kvplan.tune.trial import TOO_LITTLE_KV, TOO_MUCH_MEMORY, LoadLevel, Trial, TrialSpec
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class GuidedSearch:
             most = self._holds(card, base, self._expected_boundary(card))
             base = base.with_flags(max_num_seqs=self._seats.within(most))
             state.probe, state.card, state.winner = probe, card, base
+            state.notes.append(pruned(problem, card, self.kv_rules).told(len(self._seats.speeds)))
             if problem.prove_low_end and self._can_afford_more():
                 self._prove_low_end(card, base)
             contenders, winner = self._try_knobs(Contender(base, (probe,)))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvplan.load.workload import Workload
     from kvplan.report.html.first_changes import FirstChange
     from kvplan.report.tune import TuneReport
-    from kvplan.tune.recommend import KnobEffect
+    from kvplan.tune.effects import KnobEffect
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kvplan.report.html.figures import Drawn
     from kvplan.report.html.pareto import Candidate
-    from kvplan.tune.recommend import KnobEffect
+    from kvplan.tune.effects import KnobEffect
 
 _HEIGHT: Final = 310.0
 _LONGEST_NAME: Final = 48

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from kvplan.report.html.pareto import Candidate
     from kvplan.report.tune import TuneReport
     from kvplan.tune.answers import QualityFinding
-    from kvplan.tune.recommend import BoundaryEnd, KnobEffect, LoadSummary, Prediction
+    from kvplan.tune.effects import KnobEffect
+    from kvplan.tune.recommend import BoundaryEnd, LoadSummary, Prediction
     from kvplan.tune.trial import Trial
 
 
