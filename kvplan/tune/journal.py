@@ -87,6 +87,7 @@ class Journal:
 
         Raises:
             KvplanError: the disk is full or refuses; the journal is as it was before.
+            KeyboardInterrupt: passed on; the line is in the journal whole or not at all.
         """
         line = {
             "schema": SCHEMA,
@@ -96,8 +97,20 @@ class Journal:
             "kind": kind,
             **fields,
         }
-        self._size += write_line(self._file, line, self._size, self.contents.path)
-        self._appended.append(line)
+        try:
+            write_line(self._file, line, self._size, self.contents.path)
+        finally:
+            self._reckon(line)
+
+    def _reckon(self, line: Mapping[str, Any]) -> None:
+        """Count the line if it is there: an interrupt may have come before it, behind it, or within."""
+        with contextlib.suppress(OSError):
+            size = os.fstat(self._file).st_size
+            if size == self._size + len(encoded(line)):
+                self._size = size
+                self._appended.append(line)
+            elif size > self._size:
+                os.ftruncate(self._file, self._size)
 
 
 @contextlib.contextmanager
@@ -249,13 +262,18 @@ def refuse_mixing(contents: JournalContents, problem: Mapping[str, Any], context
         )
 
 
+def encoded(line: Mapping[str, Any]) -> bytes:
+    """The line as it stands in the file."""
+    return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
 def write_line(file: int, line: Mapping[str, Any], size: int, path: Path) -> int:
     """Append one line and fsync; gives its bytes. On an error the file is cut back to `size`.
 
     Raises:
         KvplanError: the disk is full, over quota, or gone.
     """
-    data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    data = encoded(line)
     written = 0
     try:
         while written < len(data):

@@ -152,6 +152,30 @@ with reopened_journal(Path({str(folder)!r})) as journal:
     assert (folder / FILE_NAME).read_bytes() == before
 
 
+@pytest.mark.parametrize(("bytes_written", "kept"), [(0, [0, 1, 2]), (30, [0, 1, 2]), (None, [0, 1, 2, 3])])
+def test_an_interrupt_while_a_line_is_written_leaves_it_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_written: int | None, kept: list[int]
+) -> None:
+    folder, write = run_with_trials(tmp_path, 1), os.write
+
+    def interrupted(file: int, data: bytes) -> int:
+        # A signal's handler runs between steps: before the call, behind it, or behind a short one.
+        write(file, data[:bytes_written])
+        raise KeyboardInterrupt
+
+    with reopened_journal(folder) as journal:
+        line = trial(2, 0.2).as_dict()
+        with monkeypatch.context() as patch:
+            patch.setattr("kvplan.tune.journal.os.write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                journal.append("trial", key="key2", trial=line)
+        journal.append("outcome", finished=False, recommendation={})
+    contents = read_journal(folder)
+    assert contents.warnings == ()
+    assert [line["seq"] for line in contents.lines] == kept
+    assert contents.lines[-1]["kind"] == "outcome"
+
+
 def test_a_run_that_could_not_be_begun_for_lack_of_disk_is_not_there(tmp_path: Path) -> None:
     program = f"""
 import resource, signal
