@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from kvplan.gate.found import Place
     from kvplan.gate.taint import Taint, Word
 
+_ONE_WORD: Final = re.compile(r"--[a-z][\w.-]*\s+\S")
+_OPTION_INSIDE: Final = re.compile(r"(?<!\S)--[a-z][\w.-]*")
 _NEGATIVE_NUMBER: Final = re.compile(r"-\d+|-\d*\.\d+")
 _OPTION_NAME: Final = re.compile(r"--?[A-Za-z][\w.+-]*")
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
@@ -102,6 +104,9 @@ class FlagParser:
                 i += 1
             elif _is_option(text):
                 i = self._option(queue, i)
+            elif _is_option_with_value(text):
+                self._one_word(word, text)
+                i += 1
             else:
                 if positional is None:
                     positional = word
@@ -191,11 +196,26 @@ class FlagParser:
         self._check_release(option)
         if option.flag.kind in {"bool", "store_true"}:
             self._boolean(option, word, value if equals else None)
+            if not equals and i + 1 < len(queue) and queue[i + 1].text.lower() in {"true", "false"}:
+                self.result.invalid[option.flag.name] = "takes no value"
+                return i + 2
             return i + 1
         if equals:
             self._store(option, [word.with_text(notes_of(word.text) + value)], word)
             return i + 1
         return self._valued(option, queue, i)
+
+    def _one_word(self, word: Word, text: str) -> None:
+        """`--max-model-len 4096` as a single word (an item of a YAML list): argparse sees no option in it."""
+        self._note(word.text)
+        for match in _OPTION_INSIDE.finditer(text):
+            name = match[0].replace("_", "-")
+            option = self._table.find(name, self._version)
+            if option is None:
+                self.result.unknown_flags[name] = None
+            else:
+                self._place(option.flag.name, word)
+                self._refuse(option.flag.name, "stands in one word with its value", word)
 
     def _valued(self, option: Option, queue: list[Word], i: int) -> int:
         end = i + 1
@@ -376,6 +396,11 @@ def _is_option(text: str) -> bool:
         return False
     # A word with a space is a value, unless the space is behind its "=".
     return " " not in text.partition("=")[0]
+
+
+def _is_option_with_value(text: str) -> bool:
+    """Whether a word that argparse takes for a value was meant for an option and its value."""
+    return _ONE_WORD.match(text) is not None
 
 
 def _next_is_option(queue: list[Word], i: int) -> bool:

@@ -50,7 +50,8 @@ def _merge(  # noqa: PLR0911  one return a way to merge
     if not changed:
         # Unset on one way through (`shift`, `unset`), as before on the others.
         return taint.unknown(name)
-    if isinstance(base, str) and all(isinstance(v, str) and without_notes(v) == base for v in changed):
+    bare = without_notes(base) if isinstance(base, str) else None
+    if bare is not None and all(isinstance(v, str) and without_notes(v) == bare for v in changed):
         # Only the provenance was added further in.
         return changed[0]
     if name == empty and len(changed) == 1 and isinstance(changed[0], str):

@@ -370,3 +370,50 @@ def test_a_reader_that_fails_costs_its_own_file_only(tmp_path: Path, monkeypatch
     (miss,) = found.not_read
     assert (miss.path, miss.line) == ("a.sh", 1)
     assert miss.reason == f"{find.OWN_FAULT} (IndexError): please report it"
+
+
+LIST = """\
+services:
+  llm:
+    image: vllm/vllm-openai:v0.12.0
+    command:
+      - --model=a/b
+      - --max-model-len 4096
+      - --max-num-seqs 4 --no-such-option 5
+      - --enforce-eager
+      - "false"
+      - --gpu-memory-utilization
+      - "0.8"
+"""
+
+
+def test_an_option_in_one_word_with_its_value_is_refused_as_vllm_does(tmp_path: Path) -> None:
+    # argparse takes a word with a space for no option: "unrecognized arguments: --max-model-len 4096 ...".
+    (launch,) = read(tmp_path, "compose.yaml", LIST).launches
+    assert launch.flags == {"gpu_memory_utilization": 0.8, "enforce_eager": True}
+    assert launch.invalid == {
+        "max_model_len": "stands in one word with its value",
+        "max_num_seqs": "stands in one word with its value",
+        "enforce_eager": "takes no value",
+    }
+    assert launch.unknown_flags == ("--no-such-option",)
+
+
+OPTIONS_OF_A_SCRIPT = """\
+HOST="${HOST:-127.0.0.1}"
+PORT=8000
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --host) HOST="$2"; shift 2 ;;
+    --port) PORT="$2"; shift 2 ;;
+    *) shift ;;
+  esac
+done
+vllm serve a/b --host "$HOST" --port "$PORT"
+"""
+
+
+def test_without_arguments_a_script_keeps_its_defaults_those_of_the_environment_too(tmp_path: Path) -> None:
+    (launch,) = read(tmp_path, "run.sh", OPTIONS_OF_A_SCRIPT).launches
+    assert launch.flags == {"host": "127.0.0.1", "port": 8000}
+    assert set(launch.defaulted) == {"HOST", "PORT"}
