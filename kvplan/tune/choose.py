@@ -128,8 +128,10 @@ class Gain:
 
     difference: Difference
     """As measured, without the seats."""
+    speed: float
+    """Relative gain to expect at the target's load: the measured one, drawn towards 0 by its noise."""
     expected: float
-    """Relative gain to expect: the measured one drawn towards 0 by its noise, then times the seats."""
+    """That times what the seats make of it."""
     is_decided: bool
 
     @property
@@ -164,8 +166,10 @@ def gain_of(
     again = min(len(base), len(changed)) > 1
     variance = (difference.standard_error or 0.0) ** 2 + (0.0 if again else BETWEEN_LAUNCHES**2)
     trust = USUAL_EFFECT**2 / (USUAL_EFFECT**2 + variance)
-    expected = (1 + difference.change * trust) * seats - 1
-    return Gain(difference, expected, difference.is_decided(0.0 if again else LAUNCH_NOISE))
+    speed = difference.change * trust
+    return Gain(
+        difference, speed, (1 + speed) * seats - 1, difference.is_decided(0.0 if again else LAUNCH_NOISE)
+    )
 
 
 def compare_launches(problem: Problem, base: Sequence[Trial], changed: Sequence[Trial]) -> Difference | None:

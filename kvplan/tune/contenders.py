@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvplan.tune.choose import SWEEP_NOISE, best_seats, gain_of
+from kvplan.tune.choose import SWEEP_NOISE, best_seats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -84,13 +84,10 @@ def best_with_seats(
     contenders: Sequence[Contender], winner: Contender, seats: Seats, holds: Holds
 ) -> Contender:
     """The winner, unless its memory leaves it so few seats that another is clearly better with more."""
-    first = ranked(contenders, seats, holds)[0]
-    own = winner.speed * seats.factor(holds(winner))
-    better = first.speed * seats.factor(holds(first)) >= own * (1 + SWEEP_NOISE)
-    return first if better else winner
-
-
-def after_duel(problem: Problem, incumbent: Contender, challenger: Contender, seats: float) -> Contender:
-    """Which of two is taken, with all their launches; the incumbent unless the other is worth a change."""
-    gain = gain_of(problem, incumbent.launches, challenger.launches, seats)
-    return challenger if gain is not None and gain.is_taken else incumbent
+    own = seats.within(holds(winner))
+    with_more = [c for c in contenders if seats.within(holds(c)) > own]
+    if not with_more:
+        return winner
+    first = ranked(with_more, seats, holds)[0]
+    least = winner.speed * seats.factor(holds(winner)) * (1 + SWEEP_NOISE)
+    return first if first.speed * seats.factor(holds(first)) >= least else winner

@@ -18,7 +18,7 @@ from kvplan.tune.answers import may_win
 from kvplan.tune.boundary import Bracket
 from kvplan.tune.card import Card, kv_bytes_for, learn_card, page_aligned, point_of, utilization_of
 from kvplan.tune.choose import better_variant, breaks_more, gain_of, seat_speeds
-from kvplan.tune.contenders import Contender, Seats, after_duel, best_with_seats, ranked
+from kvplan.tune.contenders import Contender, Seats, best_with_seats, ranked
 from kvplan.tune.pruning import pruned
 from kvplan.tune.trial import TOO_LITTLE_KV, TOO_MUCH_MEMORY, LoadLevel, Trial, TrialSpec
 
@@ -101,7 +101,7 @@ class GuidedSearch:
             if problem.prove_low_end and self._can_afford_more():
                 self._prove_low_end(card, base)
             contenders, winner = self._try_knobs(Contender(base, (probe,)))
-            winner = self._duel(contenders, winner)
+            contenders, winner = self._duel(contenders, winner)
             state.winner = winner.settings
             bracket = self._find_boundary(card, winner.settings)
             self._confirm(bracket, card, contenders, winner)
@@ -185,6 +185,11 @@ class GuidedSearch:
     def _expected_boundary(self, card: Card) -> float:
         return min(card.boundary_utilization, self.problem.space.highest_utilization)
 
+    def _expected_utilization(self) -> float:
+        """Where the recommendation is expected, after the first launch."""
+        assert self.state.card is not None  # noqa: S101  set right after the probe
+        return self._expected_boundary(self.state.card) - self.problem.margin
+
     def _holds(self, card: Card, settings: ServingConfig, utilization: float) -> int:
         """Requests of the longest length whose KV cache fits at a utilisation."""
         plan = self.kv_rules(settings)
@@ -267,7 +272,7 @@ class GuidedSearch:
             )
             gain = gain_of(self.problem, best.launches, found.launches)
             if gain is not None:
-                found = dataclasses.replace(found, speed=best.speed * (1 + gain.expected))
+                found = dataclasses.replace(found, speed=best.speed * (1 + gain.speed))
             is_taken = self._is_taken(found, best)
             if is_taken or (trial.survived and self._may_be_taken(trial, best.launches[0])):
                 contenders.append(found)
@@ -278,9 +283,7 @@ class GuidedSearch:
 
     def _seat_gain(self, found: Contender, best: Contender) -> float:
         """What other seats, by the memory that each leaves, make of the throughput."""
-        assert self.state.card is not None  # noqa: S101  set right after the probe
-        at = self._expected_boundary(self.state.card) - self.problem.margin
-        holds = self._contender_holds(at)
+        holds = self._contender_holds(self._expected_utilization())
         return self._seats.factor(holds(found)) / self._seats.factor(holds(best))
 
     def _may_be_taken(self, trial: Trial, base: Trial) -> bool:
@@ -302,40 +305,47 @@ class GuidedSearch:
             self.state.notes.append(f"kv_cache_dtype={trial.spec.settings.kv_cache_dtype} {said}: {why}")
         return better and allowed
 
-    def _duel(self, contenders: list[Contender], winner: Contender) -> Contender:
+    def _duel(self, contenders: list[Contender], winner: Contender) -> tuple[list[Contender], Contender]:
         """The two best launched again in pairs, in random order, until it is decided which is better.
 
-        Ends undecided after `DUEL_PAIRS`, or when the launches left are for the boundary, and says so.
+        Ends undecided after `DUEL_PAIRS`, or when the launches left are for the boundary, and says so. Gives
+        the contenders as they then are, and the one that is taken.
         """
-        assert self.state.card is not None  # noqa: S101  set right after the probe
-        holds = self._contender_holds(self._expected_boundary(self.state.card) - self.problem.margin)
         others = [c for c in contenders if c is not winner]
         if not others:
-            return winner
-        rival = ranked(others, self._seats, holds)[0]
-        # The one that was there first stays unless the other is worth the change.
-        first, second = (winner, rival) if len(winner.found) == 0 else (rival, winner)
-        names = f"{second.found or 'the base'} against {first.found or 'the base'}"
-        seats = self._seats.factor(holds(second)) / self._seats.factor(holds(first))
-        for pair in range(DUEL_PAIRS + 1):
-            gain = gain_of(self.problem, first.launches, second.launches, seats)
-            after = f"after {pair + 1} launch{'es' if pair else ''} of each"
-            if gain is None or gain.is_settled:
-                if gain is not None and pair:
+            return contenders, winner
+        rival = ranked(others, self._seats, self._contender_holds(self._expected_utilization()))[0]
+        if contenders.index(rival) > contenders.index(winner):
+            return contenders, winner  # not taken when it was tried: nothing to gain by it
+        old, new, seats = rival, winner, self._seat_gain(winner, rival)
+        names = f"{new.found} against {old.found or 'the base'}"
+        pairs = 0
+        while True:
+            gain = gain_of(self.problem, old.launches, new.launches, seats)
+            after = f"after {pairs + 1} launch{'es' if pairs else ''} of each"
+            if gain is None:
+                return contenders, winner
+            if gain.is_settled:
+                if pairs:
                     said = "decided at 95 %" if gain.is_decided else "no gain worth a change is left"
                     self.state.notes.append(f"{names}: {said} {after}")
                 break
-            if pair == DUEL_PAIRS or self._launches_left() < LAUNCHES_KEPT + 2:
+            if pairs == DUEL_PAIRS or self._launches_left() < LAUNCHES_KEPT + 2:
                 self.state.notes.append(f"{names}: taken as the better bet, not decided at 95 % {after}")
                 break
-            order = [0, 1]
-            random.Random(f"{self.problem.seed}/{pair}").shuffle(order)
-            for which in order:
-                if which == 0:
-                    first = self._again(first)
-                else:
-                    second = self._again(second)
-        return after_duel(self.problem, first, second, seats)
+            old, new = self._pair_again(old, new, pairs)
+            pairs += 1
+        new = dataclasses.replace(new, speed=old.speed * (1 + gain.speed))
+        kept = [c for c in contenders if c is not winner and c is not rival]
+        return [*kept, old, new], new if gain.is_taken else old
+
+    def _pair_again(self, old: Contender, new: Contender, number: int) -> tuple[Contender, Contender]:
+        """One more launch of each; which is first is drawn, so that no drift of the machine favours one."""
+        if random.Random(f"{self.problem.seed}/{number}").random() < 0.5:
+            old = self._again(old)
+            return old, self._again(new)
+        new = self._again(new)
+        return self._again(old), new
 
     def _again(self, contender: Contender) -> Contender:
         """The same settings launched once more, at the target's load."""
