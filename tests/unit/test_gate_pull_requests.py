@@ -233,6 +233,7 @@ def test_a_deleted_launch_is_said(copy: Path) -> None:
     commit(copy, {}, "delete")
     answer = judged(copy, base="origin/main")
     assert ([item.path for item in answer.removed], answer.launches) == (["legacy/serve.sh"], [])
+    assert as_text(answer).splitlines()[0] == "legacy/serve.sh:3: removed: Qwen/Qwen2-7B-Instruct"
 
 
 def test_a_changed_companion_is_a_changed_launch(copy: Path) -> None:

@@ -26,6 +26,10 @@ def as_text(checked: Checked) -> str:
         for item in checked.fixed
     ]
     lines += [line for item in checked.launches if (line := _change(item)) is not None]
+    lines += [
+        f"{place_of(item.path, item.line)}: removed: {clean(item.model or 'a launch of an unknown model')}"
+        for item in checked.removed
+    ]
     for item in checked.not_judged:
         place = place_of(item.launch.path, item.launch.line)
         lines.append(
