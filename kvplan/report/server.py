@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan import __version__
 from kvplan.report.document import Document, Items, Section, Table
-from kvplan.report.tune_text import UNKNOWN, figure
+from kvplan.report.tune_text import UNKNOWN, figure, gib
 from kvplan.tune.identity import workload_from_record
 from kvplan.tune.load_sweep import highest_kept, knee_of
 from kvplan.tune.running_server import goal_of, points_of
 from kvplan.tune.server_findings import findings, kv_arithmetic
-from kvplan.units import format_gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -211,7 +210,7 @@ class ServerReport:
             ("kv_cache_dtype", kv.cache_dtype or UNKNOWN),
             ("gpu_memory_utilization", figure(kv.gpu_memory_utilization, 2)),
             *(
-                [("kv_cache_memory_bytes", format_gib(kv.kv_cache_memory_bytes))]
+                [("kv_cache_memory_bytes", gib(kv.kv_cache_memory_bytes))]
                 if kv.kv_cache_memory_bytes is not None
                 else []
             ),
@@ -269,6 +268,12 @@ class ServerReport:
             yield f"not finished: continue with kvplan tune --url {self.header['url']} --resume {self.run}"
         else:
             yield f"ended: {self.ended}"
-        notes = {note: point.users for point in reversed(self.points) for note in point.notes}
-        yield from (f"from {users} users: {note}" for note, users in notes.items() if note.startswith("the"))
+        for point in self.points:
+            # What the findings say of every load is not said again.
+            known = {point.client_limited, f"the load was stopped: {point.stopped}"}
+            yield from (
+                f"{point.users} users: {note}"
+                for note in point.notes
+                if note.startswith("the ") and note not in known
+            )
         yield from (f"warning: {warning}" for warning in self.warnings)

@@ -126,9 +126,9 @@ def _doubts(points: Sequence[LoadPoint], header: Mapping[str, Any]) -> Iterator[
     """Why the figures may not be the server's, or not of this load."""
     limited = [p for p in points if p.client_limited]
     if limited:
+        where = "every load" if len(limited) == len(points) > 1 else _users(limited)
         yield Finding(
-            f"At {_users(limited)} the figures are the client's, not the server's: "
-            f"{limited[0].client_limited}.",
+            f"At {where} the figures are the client's, not the server's: {limited[0].client_limited}.",
             "run kvplan on a machine (or cores) of its own, near the server",
         )
     if header.get("busy_before"):
