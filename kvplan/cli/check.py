@@ -114,6 +114,8 @@ def _list(found: Found, output_format: CheckFormat | None) -> int:
     from kvplan.report.check import listing
 
     if output_format not in {None, CheckFormat.TEXT, CheckFormat.JSON}:
-        raise InputError(f"--list --format {output_format}: text and json only")
+        raise InputError(
+            f"--list --format {output_format}: text and json only", "--format text, or --format json"
+        )
     typer.echo(listing.as_json(found) if output_format is CheckFormat.JSON else listing.as_text(found))
     return 2 if not found.files_read and found.not_read else 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvplan.errors import InputError
+from kvplan.foreign import read_text
 
 FILE_NAME: Final = ".kvplan.yaml"
 
@@ -38,11 +39,9 @@ def read_project_file(folder: Path | None = None) -> ProjectFile | None:
     """
     path = (folder or Path.cwd()) / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
     record = _mapping(path, text)
     return ProjectFile(
         path=path,
@@ -66,7 +65,10 @@ def _mapping(path: Path, text: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise InputError(f"{where} is not YAML: {getattr(error, 'problem', None) or error}") from error
+        raise InputError(
+            f"{where} is not YAML: {getattr(error, 'problem', None) or error}",
+            "write lines like `model: qwen2-7b`",
+        ) from error
     if record is None:
         return {}
     if not isinstance(record, dict):

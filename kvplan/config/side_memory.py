@@ -109,7 +109,7 @@ def _takes_no_items(limits: Any) -> bool:
         try:
             limits = json.loads(limits)
         except ValueError as error:
-            raise InputError(f"--limit-mm-per-prompt is not JSON: {error}") from error
+            raise InputError(f"--limit-mm-per-prompt is not JSON: {error}", 'write {"image": 2}') from error
     return isinstance(limits, dict) and bool(limits) and not any(limits.values())
 
 
@@ -129,7 +129,9 @@ def _speculative_tokens(config: Any) -> int:
         try:
             config = json.loads(config)
         except ValueError as error:
-            raise InputError(f"--speculative-config is not JSON: {error}") from error
+            raise InputError(
+                f"--speculative-config is not JSON: {error}", 'write {"method": "ngram"}'
+            ) from error
     method = str(config.get("method") or ("draft model" if config.get("model") else "none"))
     if method not in DRAFTS_WITHOUT_WEIGHTS:
         raise InputError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.config.serving import FIELD_NAMES, ServingConfig
 from kvplan.errors import InputError
+from kvplan.foreign import read_text
 
 if TYPE_CHECKING:
     import yaml
@@ -84,7 +85,7 @@ def _compose(path: Path) -> yaml.Node | None:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        node: yaml.Node | None = yaml.compose(path.read_text("utf-8"), Loader=loader)
+        node: yaml.Node | None = yaml.compose(read_text(path), Loader=loader)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "name a vLLM YAML file") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

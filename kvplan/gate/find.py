@@ -235,7 +235,7 @@ def merge_base(root: Path, ref: str) -> str:
         InputError: no such reference, or a history too shallow to know.
     """
     if ref.startswith("-"):
-        raise InputError(f"--base {ref}: not a reference")
+        raise InputError(f"--base {ref}: not a reference", "name a branch, a tag or a commit")
     try:
         return git(root, "merge-base", "--end-of-options", ref, "HEAD").strip()
     except InputError as error:

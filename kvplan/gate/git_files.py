@@ -42,10 +42,15 @@ def git(root: Path, *arguments: str) -> str:
     except FileNotFoundError:
         raise InputError(*_NO_GIT) from None
     except subprocess.TimeoutExpired:
-        raise InputError(f"git {arguments[0]} did not answer within 120 s") from None
+        raise InputError(
+            f"git {arguments[0]} did not answer within 120 s", "is the repository on a slow or broken disk?"
+        ) from None
     if result.returncode:
         lines = result.stderr.decode(errors="replace").strip().splitlines()
-        raise InputError(f"git {arguments[0]}: {lines[-1] if lines else 'failed'}")
+        raise InputError(
+            f"git {arguments[0]}: {lines[-1] if lines else 'failed'}",
+            "run it by hand in the repository to see why",
+        )
     return os.fsdecode(result.stdout)
 
 
@@ -127,7 +132,9 @@ class _CatFile:
         out, size = self._asked(object_id)
         data = out.read(size + 1)  # and the end of the line
         if len(data) != size + 1:
-            raise InputError(f"git cat-file: {object_id} ended early")
+            raise InputError(
+                f"git cat-file: {object_id} ended early", "`git fsck` shows what the repository lacks"
+            )
         return data[:-1]
 
     def _asked(self, object_id: str) -> tuple[IO[bytes], int]:

@@ -203,13 +203,19 @@ def _on_card(launch: LaunchFound, terms: Terms, model: str, card: str, vllm_vers
         rules = version_rules_of(launch, vllm_version) or rules_for(parse_vllm_version(named))
     if rules.newer_than_known:
         raise InputError(
-            f"vLLM {named} is newer than the rules known here ({format_vllm_version(rules.version)})"
+            f"vLLM {named} is newer than the rules known here ({format_vllm_version(rules.version)})",
+            "update kvplan, or judge with --vllm-version",
         )
     if launch.mig is not None:
-        raise InputError(f"a MIG slice ({launch.mig}): its memory is not in the catalogue")
+        raise InputError(
+            f"a MIG slice ({launch.mig}): its memory is not in the catalogue",
+            "a profile of your own may hold its memory (docs/profiles.md)",
+        )
     spec = _known_card(card)
     if spec.platform == "other":
-        raise InputError(f"{spec.name}: no rules for vLLM's memory on cards that are not NVIDIA's")
+        raise InputError(
+            f"{spec.name}: no rules for vLLM's memory on cards that are not NVIDIA's", "name an NVIDIA card"
+        )
     source, _ = _known_model(model)
     assumptions += source.notes
     if model != launch.model:
@@ -243,17 +249,22 @@ def _refuse_what_is_not_modelled(settings: ServingConfig, environment: Mapping[s
     for flag in _PARALLEL:
         size = getattr(settings, flag)
         if size is not None and size > _MOST_RANKS:
-            raise InputError(f"--{flag.replace('_', '-')} {size}: no such cluster is known here")
+            raise InputError(
+                f"--{flag.replace('_', '-')} {size}: no such cluster is known here", "is it a typing mistake?"
+            )
     for flag in ("mamba_cache_dtype", "mamba_ssm_cache_dtype"):
         if getattr(settings, flag) not in _STATE_DTYPES:
-            raise InputError(f"--{flag.replace('_', '-')}: not a dtype that is known here")
+            raise InputError(
+                f"--{flag.replace('_', '-')}: not a dtype that is known here",
+                "auto, float32, float16 or bfloat16",
+            )
     for flag in ("cpu_offload_gb", "max_loras", "max_lora_rank"):
         size = settings.other_flags.get(flag)
         if size is not None and not (isinstance(size, int | float) and 0 <= size < math.inf):
-            raise InputError(f"--{flag.replace('_', '-')}: not a size")
+            raise InputError(f"--{flag.replace('_', '-')}: not a size", "give a number from 0 up")
     speculative = settings.other_flags.get("speculative_config")
     if speculative is not None and not isinstance(speculative, dict | str):
-        raise InputError("--speculative-config: not a JSON object")
+        raise InputError("--speculative-config: not a JSON object", "write it as JSON, in braces")
     side_memory(settings.other_flags, environment)
 
 

@@ -80,7 +80,9 @@ class _Loader:
         try:
             root = compose(self._text)
         except YamlError as error:
-            raise InputError(f"{self._name}:{error.line}: not YAML: {error}") from None
+            raise InputError(
+                f"{self._name}:{error.line}: not YAML: {error}", "write lines like `gpu: l4`"
+            ) from None
         if root is not None and root.kind != "map":
             raise InputError(f"{self._name}:{root.line}: not a mapping", "write lines like `gpu: l4`")
         return root
@@ -93,7 +95,7 @@ class _Loader:
         try:
             return read_keys(PolicyFile, {} if root is None else root.plain())
         except YamlError as error:
-            raise InputError(f"{self._name}:{error.line}: {error}") from None
+            raise InputError(f"{self._name}:{error.line}: {error}", "docs/policy.md lists the keys") from None
         except WrongValueError as error:
             raise self._explained(error, root) from None
 
@@ -111,7 +113,9 @@ class _Loader:
             )
         key = ".".join(str(part) for part in where)
         joint = " " if error.complaint.startswith("lacks") else ": "
-        return InputError(f"{place}: {key}{joint}{error.complaint}")
+        return InputError(
+            f"{place}: {key}{joint}{error.complaint}", "docs/policy.md lists the keys and what they take"
+        )
 
     def _check_rules(self, file: PolicyFile, root: Node | None) -> None:
         from kvplan.gate.rules import RULE_IDS
@@ -186,12 +190,18 @@ class _Loader:
         text = self._files.read(path) if path is not None else None
         place = f"{self._name}:{_line(root, ('launches',))}"
         if path is None or text is None:
-            raise InputError(f"{place}: launches: no file {file.launches!r} in the repository")
+            raise InputError(
+                f"{place}: launches: no file {file.launches!r} in the repository",
+                "commit the file, or drop the key",
+            )
         try:
             lines = [line for line in text.split("\n") if line.strip()]
             return Calibration(path, tuple(Launch.from_dict(json.loads(line)) for line in lines))
         except (ValueError, TypeError, AttributeError, KvplanError):
-            raise InputError(f"{place}: {path} holds lines that are no kvplan.launch/1 records") from None
+            raise InputError(
+                f"{place}: {path} holds lines that are no kvplan.launch/1 records",
+                "`kvplan profiles calibrate --log FILE --store FILE` writes such lines",
+            ) from None
 
 
 def refuse_unknown_card(name: str) -> None:

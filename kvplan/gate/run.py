@@ -153,7 +153,7 @@ def _policy(asked: Asked) -> tuple[Policy, list[str]]:
     if asked.base is None or asked.head_policy:
         return load_policy(DiskFiles(root), today=asked.day) or NO_POLICY, []
     if asked.base.startswith("-"):
-        raise InputError(f"--base {asked.base}: not a reference")
+        raise InputError(f"--base {asked.base}: not a reference", "name a branch, a tag or a commit")
     try:
         tip = git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{asked.base}^{{commit}}")
     except InputError:
@@ -210,6 +210,8 @@ def write_policy(asked: Asked) -> str:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}", "name a file in a folder that is there"
+        ) from error
     count = len(found.launches)
     return f"wrote {path} for {count} launch{'' if count == 1 else 'es'}; read it, then commit it"

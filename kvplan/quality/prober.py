@@ -158,7 +158,9 @@ class _Prober:
         answer = await self._post("/tokenize", {"prompt": text, "add_special_tokens": special})
         tokens = answer.get("tokens") if isinstance(answer, dict) else None
         if not isinstance(tokens, list) or not tokens or not all(isinstance(i, int) for i in tokens):
-            raise LoadError("the server's /tokenize gave no list of tokens")
+            raise LoadError(
+                "the server's /tokenize gave no list of tokens", "is it vLLM's own server, 0.8 or newer?"
+            )
         return tuple(tokens)
 
     async def _complete(self, request: dict[str, Any], salt: str) -> dict[str, Any]:
@@ -168,9 +170,9 @@ class _Prober:
         try:
             choice = answer["choices"][0]
         except (KeyError, IndexError, TypeError) as error:
-            raise LoadError("the server's answer has no choice in it") from error
+            raise LoadError("the server's answer has no choice in it", "is it vLLM's own server?") from error
         if not isinstance(choice, dict):
-            raise LoadError("the server's answer has no choice in it")
+            raise LoadError("the server's answer has no choice in it", "is it vLLM's own server?")
         return choice
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:
@@ -187,13 +189,15 @@ class _Prober:
                 if response.status == 200:
                     return json.loads(raw)
                 said = raw.decode(errors="replace")[:200]
-                raise LoadError(f"{path} answered {response.status}: {said}")
+                raise LoadError(f"{path} answered {response.status}: {said}", "the server's log says why")
         except TimeoutError as error:
-            raise LoadError(f"{path} did not answer within {_TIMEOUT_S:.0f} s") from error
+            raise LoadError(
+                f"{path} did not answer within {_TIMEOUT_S:.0f} s", "the server's log says what it does"
+            ) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise LoadError(f"{path}: {error or type(error).__name__}") from error
+            raise LoadError(f"{path}: {error or type(error).__name__}", "is the server still up?") from error
         except ValueError as error:
-            raise LoadError(f"{path} answered no JSON") from error
+            raise LoadError(f"{path} answered no JSON", "is it vLLM's own server?") from error
 
 
 def _scored(ids: tuple[int, ...]) -> dict[str, Any]:
@@ -228,9 +232,11 @@ def _text_score(ids: tuple[int, ...], choice: dict[str, Any]) -> TextScore:
             )
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise LoadError(f"the server's log-probabilities can't be read ({error!r})") from error
+        raise LoadError(
+            f"the server's log-probabilities can't be read ({error!r})", "is it vLLM's own server?"
+        ) from error
     if len(places) != len(ids) - 1 or len(steps) != STEPS:
-        raise LoadError("the server's log-probabilities are incomplete")
+        raise LoadError("the server's log-probabilities are incomplete", "is it vLLM's own server?")
     return TextScore(tuple(own for own, _ in places), tuple(top for _, top in places), steps)
 
 

@@ -309,7 +309,10 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise InputError(f"cannot lock the run {folder}: {error.strerror}") from error
+        raise InputError(
+            f"cannot lock the run {folder}: {error.strerror}",
+            "give kvplan leave to write there, or choose --runs-dir",
+        ) from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

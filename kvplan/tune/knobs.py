@@ -42,9 +42,13 @@ def _from_file(path: str) -> dict[str, tuple[Any, ...]]:
     try:
         record = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--space {path} cannot be read: {error}") from error
+        raise InputError(
+            f"--space {path} cannot be read: {error}", "name a YAML file that you may read"
+        ) from error
     except yaml.YAMLError as error:
-        raise InputError(f"--space {path} is not YAML: {error}") from error
+        raise InputError(
+            f"--space {path} is not YAML: {error}", "write lines like `block_size: [16, 32]`"
+        ) from error
     if not isinstance(record, dict) or not all(isinstance(values, list) for values in record.values()):
         raise InputError(
             f"--space {path} is not a mapping of knobs to lists",

@@ -150,6 +150,7 @@ def test_sizes_beyond_any_machine_are_refused() -> None:
         ("profiles", "models", "--profiles", "/dev"),
         ("estimate", "--model", "qwen2-7b", "--gpu", "4090", "--workload", "/dev/zero"),
         ("estimate", "--model", "/dev/zero", "--gpu", "4090"),
+        ("estimate", "--model", "qwen2-7b", "--gpu", "4090", "--config", "/dev/zero"),
         ("workload", "/dev/zero"),
     ],
 )

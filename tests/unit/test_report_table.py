@@ -90,7 +90,6 @@ COMMANDS = (
     ("profiles", "models"),
     ("profiles", "gpus"),
     ("profiles", "show", "4090"),
-    ("profiles", "show", "h100"),
     ("estimate", "--model", "qwen2-7b", "--gpu", "all", "--input-len", "1000", "--output-len", "200"),
     ("estimate", "--model", "qwen2-7b", "--gpu", "4090", "--solve", "--target-concurrency", "8"),
     ("profiles", "calibrate"),

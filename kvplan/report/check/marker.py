@@ -46,7 +46,10 @@ def new_marker(tag: str, environment: Mapping[str, str] = os.environ) -> Marker:
         InputError: a tag that a marker cannot hold.
     """
     if not _TAG.fullmatch(tag):
-        raise InputError(f"--tag {tag!r}: letters, digits, dots, dashes and underscores only, at most 64")
+        raise InputError(
+            f"--tag {tag!r}: letters, digits, dots, dashes and underscores only, at most 64",
+            "name the gate by such a word: --tag serving",
+        )
     for name in ("GITHUB_RUN_ID", "CI_PIPELINE_ID"):
         number = environment.get(name, "")
         if number.isascii() and number.isdigit():

@@ -101,7 +101,9 @@ def _write(path: Path, text: str, mode: str) -> None:
         with path.open(mode, encoding="utf-8", newline="\n") as file:
             file.write(text)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror})", "name a file in a folder that is there"
+        ) from error
 
 
 def _lines_below(root: Path) -> Callable[[str, int], str | None]:
