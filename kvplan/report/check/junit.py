@@ -106,6 +106,8 @@ def _launch_case(item: LaunchResult, name: str, checked: Checked) -> TestCase:
         case.result += [Error(reason, "not-judged")]
     elif not case.result:
         _skip(case, reason)
+    else:  # what its flags alone show is a failure all the same
+        case.system_out = "\n".join(filter(None, (case.system_out, reason)))
     return case
 
 

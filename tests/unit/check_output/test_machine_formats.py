@@ -195,6 +195,15 @@ def test_what_does_not_fail_the_gate_is_no_failure() -> None:
     assert junit_of(dataclasses.replace(answer, fail_on="warning")).get("failures") == "1"
 
 
+def test_a_failing_launch_that_could_not_be_judged_says_both() -> None:
+    of = launch()
+    answer = checked(LaunchResult(of, not_judged="model unknown"), findings=[finding(of)])
+    (suite,) = junit_of(answer)
+    assert (suite.get("failures"), suite.get("skipped")) == ("1", "0")
+    (told,) = suite.iter("system-out")
+    assert str(told.text).endswith(": not judged: model unknown")
+
+
 def test_a_launch_that_had_to_be_judged_is_an_error() -> None:
     item = LaunchResult(launch(), not_judged="model unknown", must_be_judged=True)
     assert junit_of(checked(item)).get("errors") == "1"
