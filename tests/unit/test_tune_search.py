@@ -137,6 +137,7 @@ def test_the_low_end_is_a_classified_refusal_between_no_kv_and_enough_for_one_re
     # One request of 1024 tokens needs 8 blocks and the null block: 9 x 256 KiB = 2.25 MiB after 600 MiB.
     assert answer.low_end_utilization is not None
     assert answer.low_end_utilization == pytest.approx((600 * MIB + 9 * 256 * 1024) / CARD)
+    assert answer.low_end.gpu_memory_utilization is not None
     assert 600 * MIB / CARD < answer.low_end.gpu_memory_utilization < answer.low_end_utilization
 
 
@@ -159,6 +160,8 @@ def test_a_card_that_is_not_as_the_probe_showed_is_still_bracketed(outside_mib: 
     assert answer.boundary_failed is not None
     low = answer.boundary_survived.gpu_memory_utilization
     high = answer.boundary_failed.gpu_memory_utilization
+    assert low is not None
+    assert high is not None
     assert low <= true_boundary < high
     assert high - low <= PROBLEM.tolerance + 1e-9
     assert answer.met
@@ -183,6 +186,73 @@ def test_a_faster_block_size_is_taken_and_one_within_a_percent_is_not() -> None:
     effect = next(e for e in faster.effects if e.knob == "block_size")
     assert effect.verdict == "better"
     assert effect.output_throughput_change == pytest.approx(0.2)
+
+
+def test_an_undecided_change_is_launched_again_beside_its_base_until_it_is_decided() -> None:
+    # +4 %: worth taking, and less than two launches of the same settings may differ by (5 %). The second
+    # launches say exactly the same, so the pairs leave no doubt.
+    state, answer = tune(server(faster={("block_size", 32): 1.04}))
+    assert phases(state) == [
+        *("probe", "low_end", "knob", "knob", "duel", "duel", "boundary", "boundary", "confirm")
+    ]
+    again = [trial.spec for trial in state.trials if trial.spec.phase == "duel"]
+    assert {spec.settings.block_size for spec in again} == {32, 128}
+    assert [spec.attempt for spec in again] == [2, 2]
+    assert answer.settings is not None
+    assert answer.settings["block_size"] == 32
+    assert "block_size=32 against the base: decided at 95 % after 2 launches of each" in answer.notes
+    effect = next(e for e in answer.effects if e.knob == "block_size")
+    assert effect.verdict == "better"
+
+
+def test_a_duel_that_the_budget_does_not_allow_leaves_the_better_bet_and_says_so() -> None:
+    state, answer = tune(server(faster={("block_size", 32): 1.04}), max_launches=7)
+    assert "duel" not in phases(state)
+    assert answer.settings is not None
+    assert answer.settings["block_size"] == 32
+    assert (
+        "block_size=32 against the base: taken as the better bet, not decided at 95 % after 1 launch of each"
+        in answer.notes
+    )
+    effect = next(e for e in answer.effects if e.knob == "block_size")
+    assert (effect.verdict, effect.why.rpartition("; ")[2]) == ("undecided", "taken as the better bet")
+
+
+def test_a_duel_that_the_second_launches_turn_leaves_the_base() -> None:
+    class Moody(FakeServer):
+        """Block size 32 is faster in its first launch only."""
+
+        def run_trial(self, spec: TrialSpec) -> Trial:
+            self.faster = {("block_size", 32): 1.04 if spec.attempt == 1 else 0.93}
+            return FakeServer.run_trial(self, spec)
+
+    fake = Moody(PROBLEM, RULES, non_kv_bytes=600 * MIB, unbudgeted_bytes=500 * MIB)
+    _, answer = tune(fake)
+    assert answer.settings is not None
+    assert answer.settings["block_size"] == 128
+    assert (
+        "block_size=32 against the base: no gain worth a change is left after 2 launches of each"
+        in answer.notes
+    )
+
+
+def test_a_confirmation_with_fewer_seats_that_fails_steps_back_again() -> None:
+    # As in the test of fewer seats: the boundary runs with 32 seats, the confirmation at 0.31 with 16.
+
+    class Unlucky(FakeServer):
+        """The first confirmation is killed."""
+
+        def run_trial(self, spec: TrialSpec) -> Trial:
+            first = spec.phase == "confirm" and not any(t.spec.phase == "confirm" for t in self.trials)
+            self.moods = [FailureClass.KILLED] if first else []
+            return FakeServer.run_trial(self, spec)
+
+    fake = Unlucky(PROBLEM, RULES, non_kv_bytes=600 * MIB, unbudgeted_bytes=1350 * MIB, knee=64)
+    state, answer = tune(fake)
+    assert phases(state)[-2:] == ["confirm", "confirm"]
+    assert answer.boundary_failed is not None
+    assert answer.boundary_failed.gpu_memory_utilization == 0.31
+    assert answer.boundary_failed.failure == "killed"
 
 
 def test_a_value_that_won_is_kept_while_the_next_knob_is_tried() -> None:
