@@ -14,6 +14,7 @@ from kvplan.gate.git_files import GitFiles, git
 from kvplan.gate.load_policy import load_policy, refuse_unknown_card
 from kvplan.gate.policy import NO_POLICY
 from kvplan.gate.repo_files import DiskFiles, decode
+from kvplan.gate.terms import AS_WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +109,7 @@ def checked(asked: Asked) -> tuple[Checked, Path]:
     else:
         found = _read(asked, how)
         base = _as_pinned(asked, policy)
-        if asked.stdin is None and not asked.paths and asked.here.resolve() == asked.root.resolve():
+        if asked.stdin is None and not asked.paths:
             launch_paths = frozenset(launch.path for launch in found.launches)
     answer = check_launches(
         found,
@@ -176,7 +177,11 @@ def _read(asked: Asked, how: HowToRead) -> Found:
         found = Found()
         find.read_into(found, "-", text, DiskFiles(asked.root), how)
         return found
-    return find.read_paths(list(asked.paths) or ["."], asked.here, how)
+    return find.read_paths(list(asked.paths), asked.here, how) if asked.paths else _read_all(asked.root, how)
+
+
+def _read_all(root: Path, how: HowToRead = AS_WRITTEN) -> Found:
+    return find.read_tree(root, find.tree_files(root), how)
 
 
 def _as_pinned(asked: Asked, policy: Policy) -> Base | None:
@@ -205,7 +210,7 @@ def write_policy(asked: Asked) -> str:
     path = asked.root / FILE_NAME
     if path.exists():
         raise InputError(f"{path} is there already", "edit it, or move it away first")
-    found = find.read_tree(asked.root, find.tree_files(asked.root))
+    found = _read_all(asked.root)
     text = first_policy(found, today=asked.day, gpu=asked.gpu)
     try:
         path.write_text(text, encoding="utf-8")

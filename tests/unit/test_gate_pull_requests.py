@@ -213,6 +213,13 @@ def test_a_waiver_in_a_comment_counts_from_the_base_on(copy: Path) -> None:
     assert ([item.rule for item in later.waived], [str(x) for x in later.findings]) == (["KVP001"], [])
 
 
+def test_without_paths_the_whole_repository_is_judged_from_any_folder(copy: Path) -> None:
+    answers = [checked(Asked(here=folder, today=DAY))[0] for folder in (copy, copy / "deploy")]
+    assert [[item.launch.path for item in answer.launches] for answer in answers] == [
+        ["deploy/chat.yaml", "legacy/serve.sh"]
+    ] * 2
+
+
 def test_a_missing_base_is_an_error_never_nothing_to_check(repository: Path) -> None:
     check_out(repository, "main")
     for ref in ("origin/main", "no-such-branch", "--upload-pack=x", "0" * 40):
