@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import socketserver
 import ssl
@@ -18,6 +19,10 @@ from kvplan.load import server_info
 from kvplan.load.endpoint import make_endpoint
 from kvplan.load.records import Endpoint
 from kvplan.load.server_info import ServerInfo, ask_server, require_served
+from kvplan.load.workload import Workload
+from kvplan.report.server import ServerReport
+from kvplan.tune.journal import read_journal
+from kvplan.tune.running_server import ServerRequest, measure_server
 
 if TYPE_CHECKING:
     import socket
@@ -204,3 +209,86 @@ def test_a_name_that_a_server_gives_itself_is_shortened() -> None:
 
 async def _require(endpoint: Endpoint) -> None:
     require_served(await ask_server(endpoint), endpoint)
+
+
+# A server that says the right things until it is loaded
+
+
+def turning(completion: bytes) -> Answer:
+    """Lists its model, and answers every completion with these bytes."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.settimeout(5)
+        asked_for = connection.recv(65_536)
+        if asked_for.startswith(b"GET /v1/models"):
+            connection.sendall(MODELS)
+        elif asked_for.startswith(b"POST"):
+            connection.sendall(completion)
+        else:
+            connection.sendall(http(b"", "404 Not Found"))
+
+    return answer
+
+
+def stream(*events: bytes) -> bytes:
+    return http(b"".join(b"data: " + event + b"\n\n" for event in events), kind="text/event-stream")
+
+
+def loading(port: int, output_len: int) -> ServerRequest:
+    endpoint = make_endpoint(f"http://127.0.0.1:{port}", "")
+    return ServerRequest(endpoint, Workload.fixed(8, output_len), vocab_size=1000, max_minutes=0.05)
+
+
+TOKEN = b'{"choices":[{"index":0,"text":"x"}]}'
+
+
+@pytest.mark.parametrize(
+    ("completion", "complaint"),
+    [
+        (http(b"<!DOCTYPE html><p>hi", kind="text/html"), "the answer has no token"),
+        (http(b'{"error": {"message": "no such model"}}', "404 Not Found"), "404 Not Found: no such model"),
+        (http(b"<h1>\xff\x00\x1b[31mteapot", "418 Teapot"), "418 Teapot"),
+        (stream(b"{broken"), "not JSON in the stream"),
+        (stream(b'{"error": {"message": "out of memory"}}'), "out of memory"),
+        (stream(TOKEN), "the stream ended before its end mark"),
+        (b"", "ServerDisconnectedError"),
+    ],
+    ids=["html", "404", "418", "broken", "error", "cut", "closes"],
+)
+def test_whatever_comes_instead_of_an_answer_is_the_reason(
+    tmp_path: Path, completion: bytes, complaint: str
+) -> None:
+    with serving(turning(completion)) as port:
+        request = ServerRequest(
+            make_endpoint(f"http://127.0.0.1:{port}", ""),
+            Workload.fixed(8, 4),
+            vocab_size=1000,
+            max_minutes=0.2,
+        )
+        with pytest.raises(LoadError) as caught:
+            measure_server(request, tmp_path, lambda _line: None)
+
+    assert "no request was answered: " in caught.value.message
+    assert complaint in caught.value.message
+
+
+def test_a_server_that_is_not_vllm_is_measured_with_what_it_gives(tmp_path: Path) -> None:
+    # No /metrics, no /version, no count of tokens in the stream.
+    with serving(turning(stream(TOKEN, TOKEN, b"[DONE]"))) as port:
+        request = ServerRequest(
+            make_endpoint(f"http://127.0.0.1:{port}", ""),
+            Workload.fixed(8, 2),
+            vocab_size=1000,
+            max_minutes=0.05,
+        )
+        folder = measure_server(request, tmp_path, lambda _line: None)
+    report = ServerReport.of(read_journal(folder))
+
+    assert report.points[0].completed == 8
+    assert report.points[0].output_throughput is None
+    assert report.points[0].request_throughput is not None
+    assert (report.kv, report.points[0].waited_for_memory) == (None, None)
+    record = json.loads(report.render("json"))
+    assert record["has_metrics"] is False
+    assert record["context"]["vllm_version"] is None
+    assert "n/a" in report.render("text")
