@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from kvplan.gate.load_policy import load_policy
 from kvplan.gate.policy import NO_POLICY
 from kvplan.gate.repo_files import DiskFiles
 from kvplan.gate.rules import RULE_IDS, RULES
+from kvplan.gate.rules import flags as flag_rules
 from kvplan.report.check.text import as_text
 
 if TYPE_CHECKING:
@@ -216,6 +218,19 @@ def test_kv_blocks_on_the_host_are_a_note_with_the_time_that_they_take(tmp_path:
 def test_a_misspelt_flag_gets_the_nearest_one(tmp_path: Path) -> None:
     (item,) = check(tmp_path, f"vllm serve {QWEN} --max-modle-len 4096 --max-model-len 4096").findings
     assert (item.rule, item.passes) == ("KVP004", "--max-model-len instead of --max-modle-len")
+
+
+def test_a_file_of_invented_flags_is_told_in_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flag_rules, "_looked_up", {})
+    invented = " ".join(f"--max-modle-len-{i}" for i in range(3000))
+    begin = time.process_time()
+    found = check(tmp_path, f"vllm serve {QWEN} --max-model-len 4096 {invented}").findings
+    assert len(found) == 3000
+    assert found[-1].passes == "without --max-modle-len-2999"
+    # 3,000 of them looked up one by one take half a minute.
+    assert time.process_time() - begin < 5
 
 
 def test_what_replaces_a_removed_flag_is_named_where_the_release_has_it(tmp_path: Path) -> None:

@@ -148,17 +148,30 @@ class UnknownFlag(Rule):
                 yield self.finding(case, message, passes=passes, flag=known.flag.name)
 
     def _known_to_none(self, case: Case, text: str) -> Finding:
-        from kvplan.catalog.names import nearest
-
-        near = nearest(text, flag_table().options, count=1)
+        near = _alike(text)
         severity: Severity = "error" if _pinned(case) is not None else "warning"
         return self.finding(
             case,
             f"no vLLM release that is known here has {text}",
-            passes=f"{near[0]} instead of {text}" if near else f"without {text}",
+            passes=f"{near} instead of {text}" if near else f"without {text}",
             flag=text,
             severity=severity,
         )
+
+
+def _alike(text: str) -> str | None:
+    """The option that is spelt most alike; a file of invented ones gets no more than some looked up."""
+    if text not in _looked_up and len(_looked_up) < _MOST_LOOKED_UP and len(text) <= _LONGEST_OPTION:
+        from kvplan.catalog.names import nearest
+
+        _looked_up[text] = next(iter(nearest(text, flag_table().options, count=1)), None)
+    return _looked_up.get(text)
+
+
+_looked_up: Final[dict[str, str | None]] = {}
+_MOST_LOOKED_UP: Final = 100
+"""Each takes 5 to 10 ms: it is held against all options of all releases."""
+_LONGEST_OPTION: Final = 60
 
 
 def _pinned(case: Case) -> VllmVersion | None:
