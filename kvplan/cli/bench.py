@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvplan.cli.estimate import Format
-from kvplan.cli.output import emit
+from kvplan.cli.output import emit, tell
 from kvplan.cli.values import finite
 from kvplan.errors import ExitCode, InputError, LoadError
 
@@ -89,7 +89,7 @@ def bench(
         max_num_seqs=max_num_seqs,
         stall_timeout_s=stall_timeout,
     )
-    outcome = asyncio.run(run_bench(plan, tell=lambda line: typer.echo(line, err=True)))
+    outcome = asyncio.run(run_bench(plan, tell=tell))
     if outcome.measurements:
         emit(render_bench(outcome.measurements, plan.endpoint.base_url, model, output_format.value))
     if outcome.interrupted:

@@ -35,6 +35,13 @@ def emit(text: str, *, data: bool = False) -> None:
         raise KvplanError(f"the result cannot be written: {error.strerror}", "is the disk full?") from error
 
 
+def tell(text: str) -> None:
+    """Say on stderr how things go, beside the result; characters that act on a terminal are spelled out."""
+    import typer
+
+    typer.echo(harmless(text), err=True)
+
+
 def _drop_the_rest() -> None:
     """What is still buffered would raise again when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvplan.cli.output import emit
+from kvplan.cli.output import emit, tell
 from kvplan.cli.profiles import app
 
 __all__ = ["app", "calibrate"]
@@ -68,14 +68,14 @@ def calibrate(
 
         fitted, found = study.refit(path, profiles)
         for written in write_fit(fitted, path):
-            typer.echo(f"kvplan: wrote {written}", err=True)
+            tell(f"kvplan: wrote {written}")
     else:
         found = (study.score_left_out if leave_one_source_out else study.score_fitted)(path, profiles)
     if plots is not None:
         from kvplan.calibration.plots import write_plots
 
         for written in write_plots(found, plots):
-            typer.echo(f"kvplan: wrote {written}", err=True)
+            tell(f"kvplan: wrote {written}")
     if output_format is CalibrationFormat.JSON:
         import json
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvplan.cli.estimate import Format
-from kvplan.cli.output import emit
+from kvplan.cli.output import emit, tell
 from kvplan.cli.tune_modes import ServerFlags, mode_of, run_ladder, run_server, show_ladder
 from kvplan.cli.values import finite
 from kvplan.errors import ExitCode, InputError
@@ -340,14 +340,10 @@ def _tuned(request: TuneRequest, runs_dir: Path, resume: str | None) -> Path:
         try:
             if resume is None:
                 return begin(prepare(request), runs_dir, watch.of)
-            return go_on(find_run(resume, runs_dir), request, watch.of, _say)
+            return go_on(find_run(resume, runs_dir), request, watch.of, tell)
         except KeyboardInterrupt:
-            typer.echo(watch.how_to_go_on(), err=True)
+            tell(watch.how_to_go_on())
             raise typer.Exit(ExitCode.INTERRUPTED) from None
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _report_of(run: Path) -> TuneReport:

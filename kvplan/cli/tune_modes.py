@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 
-from kvplan.cli.output import emit
+from kvplan.cli.output import emit, tell
 from kvplan.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def run_server(
     )
 
     def measure() -> Path:
-        return measure_server(asked, runs_dir, _say) if folder is None else measure_on(folder, asked, _say)
+        return measure_server(asked, runs_dir, tell) if folder is None else measure_on(folder, asked, tell)
 
     return _told(_uninterrupted(measure, "server", runs_dir), output_format)
 
@@ -122,9 +122,11 @@ def run_ladder(
     from kvplan.tune.ladder_run import climb, climb_on
 
     def climb_it() -> Path:
+        search = _search(runs_dir)
         if resume is None:
-            return climb(request, runs_dir, _say, tuned_run=tuned_run, search=_search(runs_dir))
-        return climb_on(find_run(resume, runs_dir), request, runs_dir, _say, search=_search(runs_dir))
+            return climb(request, runs_dir, tell, tuned_run=tuned_run, search=search)
+        folder = find_run(resume, runs_dir)
+        return climb_on(folder, request, runs_dir, tell, tuned_run=tuned_run, search=search)
 
     return _told(_uninterrupted(climb_it, "ladder", runs_dir), output_format)
 
@@ -154,14 +156,10 @@ def _search(runs_dir: Path) -> Callable[..., Path]:
                 return watch.of(path, prepared)  # type: ignore[arg-type]
 
             if folder is not None:
-                return go_on(folder, TuneRequest(PlanRequest()), of, _say)  # type: ignore[arg-type]
+                return go_on(folder, TuneRequest(PlanRequest()), of, tell)  # type: ignore[arg-type]
             return begin(prepare(request), runs_dir, of)  # type: ignore[arg-type]
 
     return search
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _uninterrupted(work: Callable[[], Path], kind: Mode, runs_dir: Path) -> Path:
@@ -170,9 +168,9 @@ def _uninterrupted(work: Callable[[], Path], kind: Mode, runs_dir: Path) -> Path
     except KeyboardInterrupt:
         folder = _newest(kind, runs_dir)
         if folder is None:
-            _say("kvplan: interrupted before anything was measured")
+            tell("kvplan: interrupted before anything was measured")
         else:
-            _say(
+            tell(
                 f"kvplan: interrupted; what was started is stopped, what was measured is in {folder}\n"
                 f"  go on:    kvplan tune --resume {folder}\n  look:     kvplan report {folder}"
             )

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from kvplan.cli.estimate import Format
-from kvplan.cli.output import emit
+from kvplan.cli.output import emit, tell
 from kvplan.errors import InputError
-from kvplan.visible import harmless
 
 
 class ArrivalsKind(enum.StrEnum):
@@ -87,7 +86,7 @@ def workload(
     rendered = render_workload(made.workload, made.notes, output_format.value)
     if output == "-":
         emit(made.text.rstrip("\n"), data=True)
-        typer.echo(harmless(rendered), err=True)
+        tell(rendered)
         return
     if output is not None:
         try:

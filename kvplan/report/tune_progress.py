@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 from kvplan.report.tune_text import changed_flags
 from kvplan.tune.session import forecast
 from kvplan.units import format_duration, format_gib
+from kvplan.visible import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -226,5 +227,5 @@ def watching(runs_dir: Path) -> Iterator[Watching]:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(harmless(text) + "\n")
     sys.stderr.flush()
