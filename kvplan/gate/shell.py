@@ -218,7 +218,12 @@ class ShellReader:
         values = [child for i, child in enumerate(node.children) if node.field_name_for_child(i) == "value"]
         name = self._state.text(variable) if variable is not None else ""
         fields = [field for value in values for field in self._words.fields(value)]
-        one = fields[0] if len(fields) == 1 and not is_unknown(fields[0]) else self._state.taint.unknown(name)
+        taint = self._state.taint
+        if not values or (len(fields) == 1 and taint.split(fields[0]).unknown in {("@",), ("*",)}):
+            # `for option in "$@"`: without arguments the body is not run.
+            one = taint.unknown("@")
+        else:
+            one = fields[0] if len(fields) == 1 and not is_unknown(fields[0]) else taint.unknown(name)
         self._loop(node, {name: one}, [name])
 
     def _run_c_style_for_statement(self, node: Node) -> None:

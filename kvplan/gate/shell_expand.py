@@ -97,7 +97,9 @@ def trim(value: str, operation: str, pattern: str) -> str | None:
     return value
 
 
-def parameter(taint: Taint, name: str, value: str | None, operation: str, word: Callable[[], str]) -> str:
+def parameter(  # noqa: PLR0911  one branch a kind
+    taint: Taint, name: str, value: str | None, operation: str, word: Callable[[], str]
+) -> str:
     """`${NAME<operation>word}` for a scalar.
 
     Args:
@@ -120,6 +122,9 @@ def parameter(taint: Taint, name: str, value: str | None, operation: str, word: 
         case "#" | "##" | "%" | "%%" | "/" | "//" if value is not None and not is_unknown(value):
             changed = _changed(without_notes(value), operation, word())
             return taint.unknown(name) if changed is None else value.replace(without_notes(value), changed, 1)
+        case "#" | "##" | "%" | "%%" if value is not None and taint.split(value).unknown == ("@",):
+            # An argument of the caller stays one.
+            return value
         case "" | ":?" | "?":
             pass
         case _:

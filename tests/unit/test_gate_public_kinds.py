@@ -417,3 +417,43 @@ def test_without_arguments_a_script_keeps_its_defaults_those_of_the_environment_
     (launch,) = read(tmp_path, "run.sh", OPTIONS_OF_A_SCRIPT).launches
     assert launch.flags == {"host": "127.0.0.1", "port": 8000}
     assert set(launch.defaulted) == {"HOST", "PORT"}
+
+
+@pytest.mark.parametrize(
+    ("head", "model"),
+    [
+        ('for arg in "$@"; do', "a/b"),
+        ("for arg; do", "a/b"),
+        ("for arg in $(ls); do", None),
+    ],
+)
+def test_a_loop_over_the_arguments_leaves_the_defaults(head: str, model: str | None, tmp_path: Path) -> None:
+    text = f"""\
+MODEL="${{MODEL:-a/b}}"
+{head}
+  case $arg in
+    --all) ALL=1 ;;
+    --model=*) MODEL="${{arg#*=}}" ;;
+  esac
+done
+vllm serve "$MODEL"
+"""
+    (launch,) = read(tmp_path, "run.sh", text).launches
+    assert launch.model == model
+    assert ("MODEL" in launch.defaulted) == (model is not None)
+
+
+def test_what_every_branch_says_of_its_engine_arguments_holds(tmp_path: Path) -> None:
+    text = """\
+from vllm import EngineArgs
+
+def start(path, vectors):
+    if vectors:
+        kwargs = {"model": path, "max_model_len": 4096, "enforce_eager": True}
+    else:
+        kwargs = {"model": path, "max_model_len": 4096, "enforce_eager": False, "seed": 1}
+    return EngineArgs(**kwargs)
+"""
+    (launch,) = read(tmp_path, "serve.py", text).launches
+    assert launch.flags == {"max_model_len": 4096}
+    assert {"path", "vectors"} <= set(launch.unresolved)

@@ -520,7 +520,15 @@ def _merged(name: str, before: Val | None, values: list[Val | None], condition: 
     if isinstance(base, dict) and all(isinstance(v.value, dict) for v in present):
         same = {k: v for k, v in base.items() if all(p.value.get(k) == v for p in present)}
         return Val({**same, "**": Val(unknown=(condition,))})
+    if len(present) == len(values) and all(isinstance(v.value, dict) for v in present):
+        # Written anew on every way: what all of them say holds.
+        said = {k: v for k, v in first.value.items() if all(_alike(v, p.value.get(k)) for p in present)}
+        return Val({**said, "**": Val(unknown=(condition,))})
     return Val(unknown=(name,))
+
+
+def _alike(one: Val, other: Val | None) -> bool:
+    return other is not None and (one.value, one.unknown) == (other.value, other.unknown)
 
 
 def _modal_gpu(value: Val, node: ast.expr, scope: Scope) -> tuple[str | None, int | None]:
