@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kvplan.tune.answers import may_win
 from kvplan.tune.choose import LAUNCH_NOISE, compare_launches, mean, prediction_half_width, throughputs
-from kvplan.tune.search import variants
+from kvplan.tune.knob_race import variants
 
 if TYPE_CHECKING:
     from kvplan.tune.card import Card
