@@ -1,20 +1,20 @@
 """The guided search against the exhaustive grid on real vLLM (CPU backend); the journals are kept as data.
 
-    python tests/bench/tune_grid_real.py --grid        # 32 launches and the probe: about 30 min
-    python tests/bench/tune_grid_real.py --classes     # each kv_cache_dtype and block_size in turn: 10 min
-    python tests/bench/tune_grid_real.py --guided      # three runs of at most 6 launches: about 15 min
-    python tests/bench/tune_grid_real.py --paired      # grid's best and each guided choice in alternation
-    python tests/bench/tune_grid_real.py --keep        # into tests/data/grid, with the machine
-    python tests/bench/tune_grid_real.py --report      # the tables of docs/tuning.md, from tests/data/grid
+    python -m tests.bench.tune_grid_real --grid        # 32 launches and the probe: about 30 min
+    python -m tests.bench.tune_grid_real --classes     # each kv_cache_dtype and block_size in turn: 10 min
+    python -m tests.bench.tune_grid_real --guided      # three runs of at most 6 launches: about 15 min
+    python -m tests.bench.tune_grid_real --paired      # grid's best and each guided choice in turn: 10 min
+    python -m tests.bench.tune_grid_real --keep        # into tests/data/grid, with the machine
+    python -m tests.bench.tune_grid_real --report      # the tables of docs/tuning.md, from tests/data/grid
+    python -m tests.bench.tune_grid_real --docs        # the same, written there
 
-Runs lie in `kvplan-runs/grid` of the folder that this is started in.
+Runs lie in `kvplan-runs/grid` of the folder that this is started in. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import subprocess
@@ -26,36 +26,35 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from kvplan.engine.demo_model import make_demo_model
-from kvplan.tune.choose import (
-    LAUNCH_NOISE,
-    compare,
-    compare_paired,
-    mean,
-    objective_values,
-    prediction_half_width,
-)
+from kvplan.tune.choose import objective_values
 from kvplan.tune.execute import EngineExecutor
 from kvplan.tune.grid import best_of
 from kvplan.tune.identity import workload_from_record
-from kvplan.tune.journal import FILE_NAME, JournalContents, read_journal, utc_now
+from kvplan.tune.journal import utc_now
 from kvplan.tune.problem import Problem
-from kvplan.tune.replay import outcome_of
-from kvplan.tune.trial import LoadLevel, Trial, TrialSpec
+from kvplan.tune.trial import LoadLevel, TrialSpec
+from tests.bench.grid_data import (
+    DATA,
+    IN_TURN,
+    MAX_LAUNCHES,
+    RUNS,
+    SEEDS,
+    confirmed,
+    grid_journal,
+    guided_journals,
+    named,
+    newest,
+)
+from tests.bench.grid_tables import report, write_docs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from kvplan.config.serving import ServingConfig
-    from kvplan.tune.choose import Difference
 
-RUNS: Final = Path("kvplan-runs/grid")
-DATA: Final = Path(__file__).parents[1] / "data" / "grid"
-SEEDS: Final = (0, 1, 2)
-MAX_LAUNCHES: Final = 6
-CLOSE: Final = 0.03
-"""A setting this close below the grid's best counts as found."""
 ROUNDS: Final = 3
-IN_TURN: Final = ("classes", "paired")
+MAX_MINUTES: Final = 240
+"""Of a guided run: waiting for somebody else's engine counts."""
 UTILIZATIONS: Final = (0.35, 0.5, 0.6, 0.7)
 """Of a card of 2 GiB: too little KV cache for the target's requests at once, two that fit, one too high."""
 SPACE: Final = {"max_num_seqs": (8, 16), "kv_cache_dtype": ("auto", "fp8"), "block_size": (32, 128)}
@@ -84,7 +83,7 @@ def run_grid() -> None:
 def run_guided() -> None:
     """The search with each seed, at most six launches."""
     for seed in SEEDS:
-        more = ("--seed", str(seed), "--max-launches", str(MAX_LAUNCHES))
+        more = ("--seed", str(seed), "--max-launches", str(MAX_LAUNCHES), "--max-minutes", str(MAX_MINUTES))
         subprocess.run(command(RUNS / f"guided-{seed}", *more), check=False)
 
 
@@ -161,158 +160,6 @@ def machine() -> dict[str, Any]:
     }
 
 
-def newest(folder: Path) -> Path | None:
-    """The last run's journal in a folder of runs."""
-    return max(folder.glob(f"*-*-*/{FILE_NAME}"), default=None)
-
-
-def grid_journal() -> JournalContents:
-    """As kept, else the newest here."""
-    kept = DATA / "grid.jsonl"
-    return read_journal(kept if kept.exists() else newest(RUNS) or kept)
-
-
-def guided_journals() -> dict[int, JournalContents]:
-    """The finished runs by seed: as kept, else the newest here."""
-    found = {}
-    for seed in SEEDS:
-        kept = DATA / f"guided-{seed}.jsonl"
-        path = kept if kept.exists() else newest(RUNS / f"guided-{seed}")
-        journal = None if path is None else read_journal(path)
-        if journal is not None and (journal.last("outcome") or {}).get("finished"):
-            found[seed] = journal
-    return found
-
-
-def trials_in_turn(name: str) -> list[Trial]:
-    """As kept, else as lying here; none where nothing was repeated in turn."""
-    places = (DATA / f"{name}.jsonl", RUNS / name / "trials.jsonl")
-    found = next((path for path in places if path.exists()), None)
-    lines = [] if found is None else found.read_text().splitlines()
-    return [Trial.from_dict(json.loads(line)) for line in lines]
-
-
-def confirmed(journal: JournalContents) -> Trial:
-    """The launch whose settings a run recommends."""
-    number = outcome_of(journal).recommendation.trial
-    return next(trial for trial in journal.trials if trial.number == number)
-
-
-def launch_noise_of(problem: Problem, grid: Sequence[Trial], best: Trial) -> float:
-    """How far one more launch of the best knobs may lie from their mean (relative), by the grid's launches.
-
-    Those differ in utilisation and max_num_seqs, of which neither changes what eight users can do.
-    """
-    alike = [
-        value
-        for trial in grid
-        if trial.spec.phase == "grid" and trial.survived and holds_target(problem, trial)
-        if trial.spec.settings.kv_cache_dtype == best.spec.settings.kv_cache_dtype
-        and trial.spec.settings.block_size == best.spec.settings.block_size
-        if (value := mean(objective_values(problem, trial))) is not None
-    ]
-    return max(LAUNCH_NOISE, prediction_half_width(alike) or 0.0)
-
-
-def holds_target(problem: Problem, trial: Trial) -> bool:
-    """Whether nothing waited for KV cache under the target's load."""
-    return not any(load.waited_for_memory for load in trial.results("target", problem.target_concurrency))
-
-
-def verdict(best: Sequence[float], found: Sequence[float], launch_noise: float) -> tuple[str, str]:
-    """The change of one launch against the grid's best, and whether it passes."""
-    return judged(compare(best, found), launch_noise)
-
-
-def judged(difference: Difference | None, launch_noise: float) -> tuple[str, str]:
-    """A change in words: found (within 3 %), not told apart from the best, or worse."""
-    if difference is None:
-        return "n/a", "not measured"
-    interval = (
-        ""
-        if difference.low is None or difference.high is None
-        else f" ({difference.low:+.1%} to {difference.high:+.1%})"
-    )
-    if difference.change >= -CLOSE:
-        said = "within 3 %"
-    elif not difference.is_decided(launch_noise):
-        said = "undecided"
-    else:
-        said = "worse"
-    return f"{difference.change:+.1%}{interval}", said
-
-
-def named(settings: ServingConfig) -> str:
-    """The settings in a few words."""
-    return (
-        f"{settings.gpu_memory_utilization:g} / {settings.max_num_seqs} / {settings.kv_cache_dtype} / "
-        f"{settings.block_size}"
-    )
-
-
-def report() -> None:
-    """The tables, in Markdown."""
-    journal = grid_journal()
-    problem, trials = Problem.from_dict(journal.header["problem"]), list(journal.trials)
-    best = best_of(problem, trials)
-    assert best is not None
-    noise = launch_noise_of(problem, trials, best)
-    _print_grid(problem, [trial for trial in trials if trial.spec.phase == "grid"])
-    best_values = objective_values(problem, best)
-    print(
-        f"\nbest that may be recommended: {named(best.spec.settings)}, {mean(best_values):,.0f} tokens/s; "
-        f"one more launch of these knobs lies within {noise:.0%} of their mean\n"
-    )
-    print("| run | launches | recommends | tokens/s | against the grid's best | |")
-    print("|:--|--:|:--|--:|:--|:--|")
-    for seed, guided in guided_journals().items():
-        trial = confirmed(guided)
-        values = objective_values(problem, trial)
-        change, said = verdict(best_values, values, noise)
-        print(
-            f"| seed {seed} | {len(guided.trials)} | {named(trial.spec.settings)} | {mean(values):,.0f} | "
-            f"{change} | {said} |"
-        )
-    for name in IN_TURN:
-        _print_in_turn(problem, name, best.spec.settings)
-
-
-def _print_grid(problem: Problem, points: Iterable[Trial]) -> None:
-    print("| utilisation / max_num_seqs / kv_cache_dtype / block_size | tokens/s | range | |")
-    print("|:--|--:|:--|:--|")
-
-    def speed(trial: Trial) -> float:
-        return mean(objective_values(problem, trial)) or -math.inf
-
-    for trial in sorted(points, key=speed, reverse=True):
-        values = objective_values(problem, trial)
-        said = "" if trial.survived else f"{trial.failure}"
-        if trial.survived and not holds_target(problem, trial):
-            said = "requests waited for KV cache"
-        middle = f"{mean(values):,.0f}" if values else ""
-        extent = f"{min(values):,.0f} to {max(values):,.0f}" if values else ""
-        print(f"| {named(trial.spec.settings)} | {middle} | {extent} | {said} |")
-
-
-def _print_in_turn(problem: Problem, name: str, best: ServingConfig) -> None:
-    """Each launch beside the one of the grid's best in the same round: what drifts weighs on both alike."""
-    rounds: dict[str, dict[int, float]] = {}
-    for trial in trials_in_turn(name):
-        value = mean(objective_values(problem, trial))
-        if value is not None:
-            rounds.setdefault(named(trial.spec.settings), {})[trial.spec.attempt] = value
-    base = rounds.get(named(best))
-    if base is None:
-        return
-    print(f"\n| {name}, in turn | tokens/s of each round's launch | against the grid's best | |")
-    print("|:--|:--|:--|:--|")
-    for settings, by_round in rounds.items():
-        shown = ", ".join(f"{value:,.0f}" for _, value in sorted(by_round.items()))
-        pairs = [(base[turn], value) for turn, value in by_round.items() if turn in base]
-        change, said = ("", "the grid's best") if by_round is base else judged(compare_paired(pairs), 0.0)
-        print(f"| {settings} | {shown} | {change} | {said} |")
-
-
 def main() -> None:
     """Do what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -322,7 +169,8 @@ def main() -> None:
         "guided": run_guided,
         "paired": run_paired,
         "keep": keep,
-        "report": report,
+        "report": lambda: print("\n".join(report())),
+        "docs": write_docs,
     }
     for name in steps:
         parser.add_argument(f"--{name}", action="store_true")

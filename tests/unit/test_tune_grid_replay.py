@@ -15,7 +15,7 @@ from kvplan.tune.grid import best_of
 from kvplan.tune.problem import Problem
 from kvplan.tune.replay import rules_of
 from kvplan.tune.strategies import search_of
-from tests.bench.tune_grid_real import (
+from tests.bench.grid_data import (
     CLOSE,
     MAX_LAUNCHES,
     SEEDS,
