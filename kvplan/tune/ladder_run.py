@@ -98,9 +98,12 @@ def climb_on(
     runs_dir: Path,
     tell: Callable[[str], None],
     *,
+    tuned_run: str | None,
     search: Search,
 ) -> Path:
     """A ladder that was begun before, to its end; no step that finished is repeated.
+
+    `tuned_run` may be named now too, as long as the last step was not made.
 
     Raises:
         InputError: the model, the machine or vLLM are not those that it was begun with.
@@ -114,8 +117,9 @@ def climb_on(
                 f"run {journal.run_id} was made differently: " + "; ".join(found[:4]),
                 "start a new ladder, or resume it on the machine that it was begun with",
             )
+        named = None if tuned_run is None else str(find_run(tuned_run, runs_dir))
         journal.append("resumed", budget=header["budget"])
-        _Climb(journal, runs_dir, tell, search, request).run()
+        _Climb(journal, runs_dir, tell, search, request, named).run()
         return folder
 
 
@@ -222,6 +226,8 @@ class _Climb:
     tell: Callable[[str], None]
     search: Search
     request: TuneRequest
+    tuned_run: str | None = None
+    """The run that the last step is made of, where it was named."""
 
     def run(self) -> None:
         """Step after step; the journal ends with an outcome, also when interrupted."""
@@ -281,8 +287,9 @@ class _Climb:
 
     def _find_tuned(self, scale: Scale, contents: JournalContents) -> Tuned | RungResult:
         header = contents.header
-        if header["tuned_run"] is not None:
-            return self._of(header["tuned_run"], scale)
+        named = self.tuned_run or header["tuned_run"]
+        if named is not None:
+            return self._of(named, scale)
         begun = contents.last("search")
         if begun is None:
             fitting = fitting_run(header, scale, self.runs_dir)

@@ -252,7 +252,7 @@ def test_every_step_is_made_once_with_the_newest_fitting_settings(
     assert "<table>" in report.render("html")
     assert "| 6 tuned |" in report.render("markdown")
     # Done is done.
-    climb_on(folder, TuneRequest(PlanRequest()), runs, quiet, search=no_search)
+    climb_on(folder, TuneRequest(PlanRequest()), runs, quiet, tuned_run=None, search=no_search)
     assert len(maker.made) == 6
 
 
@@ -303,7 +303,7 @@ def test_resuming_makes_what_is_missing_and_what_nothing_explained(
 
     monkeypatch.setattr(Maker, "make", make)
     maker.generates, maker.made = GENERATES, []
-    climb_on(folder, TuneRequest(PlanRequest()), runs, quiet, search=no_search)
+    climb_on(folder, TuneRequest(PlanRequest()), runs, quiet, tuned_run=None, search=no_search)
 
     # The two that failed for no known reason are asked again; the start, which worked, is not.
     assert maker.made == ["no_cache", "cache", "fp8", "prefix", "tuned"]
@@ -326,11 +326,33 @@ def test_without_a_fitting_run_the_search_is_made_and_gone_on_with(
     with pytest.raises(KeyboardInterrupt):
         climb(request(model, **SMALL), runs, quiet, tuned_run=None, search=search)
     folder = next(path for path in runs.iterdir() if not path.name.endswith("demo"))
-    climb_on(folder, TuneRequest(PlanRequest()), runs, quiet, search=search)
+    climb_on(folder, TuneRequest(PlanRequest()), runs, quiet, tuned_run=None, search=search)
 
     assert asked == [(None, 2), (runs / "20260101-000000-demo", 2)]
     assert maker.made[-1] == "tuned"
     assert LadderReport.of(read_journal(folder)).met
+
+
+def test_a_search_that_was_begun_can_be_left_for_a_run_that_is_named(
+    model: Path, maker: type[Maker], tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+
+    def search(_request: TuneRequest, _folder: Path | None, begins: Callable[[Path], None]) -> Path:
+        begins(runs / "20260101-000000-begun")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        climb(request(model, **SMALL), runs, quiet, tuned_run=None, search=search)
+    folder = next(runs.iterdir())
+    tuned = tuned_run(runs, model)
+    climb_on(folder, TuneRequest(PlanRequest()), runs, quiet, tuned_run=str(tuned), search=no_search)
+
+    report = LadderReport.of(read_journal(folder))
+    assert maker.made[-1] == "tuned"
+    assert report.met
+    assert report.tuned is not None
+    assert report.tuned.run == read_journal(tuned).run_id
 
 
 def test_a_run_that_recommends_nothing_makes_a_row_not_an_error(
@@ -355,7 +377,7 @@ def test_another_model_is_not_mixed_into_a_ladder(model: Path, maker: type[Maker
     (model / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": 5}))
 
     with pytest.raises(InputError, match="was made differently: model"):
-        climb_on(folder, TuneRequest(PlanRequest()), runs, quiet, search=no_search)
+        climb_on(folder, TuneRequest(PlanRequest()), runs, quiet, tuned_run=None, search=no_search)
     assert len(maker.made) == 6
 
 
