@@ -144,7 +144,13 @@ class _Stage:
         salt = self.salt if wave is None else -1 - wave - self.salt * MOST_WAVES
         prompts = PromptSource(self.token_ids, self.seed, salt, self.workload.shared_prefix_tokens)
         return Phase(
-            self.session, self.endpoint, prompts, self.limits, callbacks, warming_up=wave is not None
+            self.session,
+            self.endpoint,
+            prompts,
+            self.limits,
+            callbacks,
+            warming_up=wave is not None,
+            logprobs=self.workload.logprobs,
         )
 
     async def warm_up(self, users: int, num_requests: int | None, callbacks: Callbacks) -> list[Phase]:

@@ -53,6 +53,7 @@ class Exchange:
         prompt: Sequence[int],
         *,
         keep_answer: bool = False,
+        logprobs: int | None = None,
     ) -> RequestRecord:
         """Send it and read the answer to its end; a failure is a record with an error.
 
@@ -61,6 +62,7 @@ class Exchange:
             endpoint: the server.
             prompt: token ids.
             keep_answer: ask for the answer's token ids too (`answer_ids`).
+            logprobs: ask for the log-probabilities of that many tokens at each place.
         """
         import aiohttp
 
@@ -75,6 +77,8 @@ class Exchange:
         }
         if keep_answer:
             request["return_token_ids"] = True
+        if logprobs is not None:
+            request["logprobs"] = logprobs
         body = json.dumps(request, separators=(",", ":")).encode()
         reader = StreamReader(keep_token_ids=keep_answer)
         error: str | None = None

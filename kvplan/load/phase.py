@@ -61,6 +61,8 @@ class Phase:
     limits: Limits
     callbacks: Callbacks
     warming_up: bool = False
+    logprobs: int | None = None
+    """Log-probabilities that each request asks for at every place; None asks for none."""
     records: list[RequestRecord] = field(default_factory=list)
     """In the order in which they ended."""
     stopped: str | None = None
@@ -151,7 +153,9 @@ class Phase:
     async def _send(self, exchange: Exchange, prompt: list[int], *, keep_answer: bool) -> RequestRecord:
         self._in_flight.add(exchange)
         try:
-            record = await exchange.run(self.session, self.endpoint, prompt, keep_answer=keep_answer)
+            record = await exchange.run(
+                self.session, self.endpoint, prompt, keep_answer=keep_answer, logprobs=self.logprobs
+            )
         except asyncio.CancelledError:
             self.unfinished += 1
             raise

@@ -63,6 +63,9 @@ class Workload:
     """The first tokens of every prompt are these same ones (a system prompt)."""
     turns: int = 1
     """Requests of one conversation: each repeats as much of what was said before as its length holds."""
+    logprobs: int | None = None
+    """Most probable tokens whose log-probabilities every request asks for; None asks for none. vLLM's sampler
+    then keeps float32 log-probabilities of the whole vocabulary, outside its memory budget."""
     longest_input_stated: int | None = None
     longest_total_stated: int | None = None
     lengths_from: Literal["fixed", "samples", "percentiles"] = "samples"
@@ -154,6 +157,7 @@ class Workload:
             name=f"{self.name}, every request at its longest",
             arrivals=self.arrivals,
             shared_prefix_tokens=0,
+            logprobs=self.logprobs,
             lengths_from="fixed",
             source=self.source,
         )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 _LONGEST_LEN: Final = 100_000_000
+_MOST_LOGPROBS: Final = 20
+"""vLLM 0.32.0 config/model.py::ModelConfig.max_logprobs by default; a request for more is refused."""
 """Tokens; no request is longer, so a larger figure is a slip (bytes, or a timestamp)."""
 
 
@@ -171,6 +173,7 @@ def _workload(root: _Node, path: Path) -> Workload:
             "arrivals",
             "conversation",
             "shared_prefix_tokens",
+            "logprobs",
         )
     )
     if "schema" not in keys:
@@ -199,6 +202,7 @@ def _workload(root: _Node, path: Path) -> Workload:
         arrivals=arrivals,
         shared_prefix_tokens=prefix,
         turns=turns,
+        logprobs=keys["logprobs"].whole(low=0, high=_MOST_LOGPROBS) if "logprobs" in keys else None,
         source=keys["source"].text() if "source" in keys else str(path),
         **lengths,
     )

@@ -41,6 +41,7 @@ def summary_of(workload: Workload) -> dict[str, Any]:
         "arrivals": _arrivals(workload),
         "turns": workload.turns,
         "shared_prefix_tokens": workload.shared_prefix_tokens,
+        "logprobs": workload.logprobs,
         "dependence": workload.dependence,
     }
 
@@ -61,6 +62,8 @@ def render_workload(workload: Workload, notes: Sequence[str], output_format: str
         workload.turns > 1 and f"conversations of {workload.turns} requests",
         workload.shared_prefix_tokens
         and f"the first {workload.shared_prefix_tokens:,} tokens of every prompt are the same",
+        workload.logprobs is not None
+        and f"every request asks for the log-probabilities of {workload.logprobs} tokens at each place",
         workload.dependence == "comonotone"
         and "prompts and answers were given apart: the longest prompts are taken to get the longest answers",
         workload.dependence == "independent"

@@ -70,7 +70,10 @@ def machine_facts(gpu: GpuSpec, device: str) -> dict[str, Any]:
 
 def workload_record(workload: Workload) -> dict[str, Any]:
     """The traffic as JSON types; arrivals are left out, because the tuner sets the number of users itself."""
+    # A key that earlier runs did not have is there only when it is used: it is part of a trial's identity.
+    asked = {} if workload.logprobs is None else {"logprobs": workload.logprobs}
     return {
+        **asked,
         "name": workload.name,
         "samples": [list(dataclasses.astuple(sample)) for sample in workload.samples],
         "shared_prefix_tokens": workload.shared_prefix_tokens,

@@ -278,6 +278,12 @@ def test_what_a_check_raises_comes_out_as_it_is(server: Server) -> None:
 
 def test_a_cancelled_load_has_handed_over_what_was_finished(server: Server) -> None:
     finished: list[RequestRecord] = []
+    enough = asyncio.Event()
+
+    def keep(record: RequestRecord) -> None:
+        finished.append(record)
+        if len(finished) == 4:
+            enough.set()
 
     async def cancelled() -> None:
         running = asyncio.ensure_future(
@@ -288,10 +294,11 @@ def test_a_cancelled_load_has_handed_over_what_was_finished(server: Server) -> N
                 duration_s=60.0,
                 warmup_requests=0,
                 token_ids=range(1000, 2000),
-                on_record=finished.append,
+                on_record=keep,
             )
         )
-        await asyncio.sleep(0.6)
+        async with asyncio.timeout(30):
+            await enough.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

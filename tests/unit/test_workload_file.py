@@ -12,6 +12,7 @@ from kvplan.errors import InputError, UnknownNameError
 from kvplan.load.lengths import LengthSample
 from kvplan.load.workload import ClosedLoop, Poisson, Trace, load_workload
 from kvplan.load.workload_file import preset_paths
+from kvplan.tune.identity import workload_from_record, workload_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +82,14 @@ def test_arrivals(tmp_path: Path, text: str, arrivals: object) -> None:
     assert load_workload(written(tmp_path, HEAD + FIXED + text)).arrivals == arrivals
 
 
+def test_logprobs_are_part_of_the_worst_case(tmp_path: Path) -> None:
+    workload = load_workload(written(tmp_path, HEAD + FIXED + "logprobs: 5\n"))
+    assert (workload.logprobs, workload.longest().logprobs) == (5, 5)
+    assert workload_from_record(workload_record(workload)).logprobs == 5
+    # Absent where nobody asks: journals from before the key existed go on.
+    assert "logprobs" not in workload_record(load_workload(written(tmp_path, HEAD + FIXED)))
+
+
 def test_conversations_and_a_shared_prefix(tmp_path: Path) -> None:
     text = HEAD + FIXED + "conversation: {turns: 6}\nshared_prefix_tokens: 64\n"
     workload = load_workload(written(tmp_path, text))
@@ -124,6 +133,7 @@ def test_conversations_and_a_shared_prefix(tmp_path: Path) -> None:
         (HEAD + "lengths:\n  samples: []\n", 3, "lengths.samples: should be a list with at least one", None),
         (HEAD + "lengths: {samples: [[1, 1]], input: 5}\n", 2, "lengths.input: cannot stand beside", None),
         (HEAD + FIXED + FIXED, 3, "lengths is there twice", None),
+        (HEAD + FIXED + "logprobs: 21\n", 3, "logprobs", None),
         (HEAD + FIXED + "shared_prefix_tokens: 100\n", 3, "100 tokens are shared, but the shortest", "raise"),
         (HEAD + FIXED + "arrivals: {users: 1, requests_per_s: 2}\n", 3, "arrivals: should have one of", None),
         (HEAD + FIXED + "arrivals: {times_s: [2, 1]}\n", 3, "should not go back in time", None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -106,6 +107,20 @@ def test_a_cache_that_is_too_small_for_its_users_is_seen(engine: Engine) -> None
     # Gauges are sampled twice a second and a busy server answers late: they may have seen nothing, but never
     # enough to deny it.
     assert measured.server.waited_for_memory is not False
+
+
+def test_logprobs_are_asked_for_and_change_no_count(engine: Engine) -> None:
+    workload = Workload((LengthSample(50, 20),), logprobs=20)
+
+    measured = measure(engine, workload, concurrency=2, num_requests=4, warmup_requests=0)
+    refused = measure(
+        engine, replace(workload, logprobs=21), concurrency=1, num_requests=1, warmup_requests=0
+    )
+
+    assert (measured.summary.completed, measured.summary.total_output_tokens) == (4, 80)
+    # vLLM's default max_logprobs is 20: its own refusal shows that they were asked for.
+    assert refused.summary.failed == 1
+    assert "21" in refused.summary.errors[0][0]
 
 
 def test_a_prompt_longer_than_the_model_is_a_failed_request_with_vllms_reason(engine: Engine) -> None:
