@@ -93,6 +93,9 @@ class Tuner:
 
     def start(self, *argv: str, **env: str) -> subprocess.Popen[str]:
         """`kvplan ARGV` in a session of its own, so that a signal of ours reaches it alone."""
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # A shell starts its background jobs so, and their children inherit it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         with (self.folder / f"stderr-{len(self.started)}").open("w") as stderr:
             process = subprocess.Popen(
                 [*self.program, *argv],

@@ -33,6 +33,7 @@ _ERROR: Final = re.compile(
 )
 _VALIDATION: Final = re.compile(r"\d+ validation errors? for \w+$")
 _VALIDATION_LINES: Final = 3
+_DIED: Final = "died unexpectedly"
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX: Final = re.compile(
     r"^(?:\([\w :.=-]+ pid=\d+[^)]*\) ?)*"
@@ -158,6 +159,9 @@ class LogWatch:
             self._take_failure(message)
         if self.fatal_line is None and self._patterns.fatal.search(message):
             self.fatal_line = message
+            if self._first_error is None and _DIED in message:
+                # What the others say of it ("RuntimeError: cancelled") is no cause.
+                self._first_error = message
 
     def facts(self) -> StartupFacts:
         """What was printed so far, a failure's numbers included."""

@@ -476,3 +476,17 @@ def test_the_phases_of_a_start() -> None:
         if watch.phase not in {None, *phases[-1:]}:
             phases.append(watch.phase)
     assert phases == ["weights", "profile", "kv_cache", "server", "serving"]
+
+
+def test_the_death_of_a_process_is_the_cause_and_what_the_others_say_of_it_is_not() -> None:
+    # vLLM 0.32.0 on CPU after kill -9 of its worker under load
+    died = (
+        "(EngineCore pid=5649) ERROR 11-29 19:27:07 [multiproc_executor.py:315] Worker proc VllmWorker-0 died "
+        "unexpectedly (exit code: None), shutting down executor."
+    )
+    cancelled = "(EngineCore pid=5649) ERROR 11-29 19:27:07 [core.py:1512] RuntimeError: cancelled"
+    told = classify_failure([died, cancelled])
+    assert told.failure is FailureClass.UNKNOWN
+    assert (told.decisive_line or "").startswith("Worker proc VllmWorker-0 died unexpectedly")
+    nccl = "(Worker pid=7) ERROR 11-29 19:27:06 [x.py:1] RuntimeError: NCCL error: unhandled system error"
+    assert "NCCL error" in (classify_failure([nccl, died, cancelled]).decisive_line or "")

@@ -12,17 +12,13 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from kvplan.tune.journal import read_journal
-from tests.bench.soak import soak
+from tests.bench.soak import PROBLEM, soak
 from tests.faults import Phase, Role, Row, Tuner, came_of, kept, trial_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-PROBLEM: Final = (
-    *("--demo", "--kv-cache-dtype", "auto", "--block-size", "128", "--max-num-seqs", "8"),
-    *("--strategy", "grid", "--format", "json"),
-)
 SHORT: Final[Mapping[int, tuple[Role, Phase]]] = {
     1: ("Worker", "loads"),
     2: ("API server", "start"),
