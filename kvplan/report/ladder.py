@@ -164,13 +164,13 @@ class LadderReport:
 
     def _table(self, load: Load, *, all_rungs: bool) -> Table:
         header = ("", "tokens/s", "gain", "TTFT p50", "p99 ms", "TPOT p50", "at once", "KV tokens", "memory")
-        rows, before = [], None
+        rows: list[tuple[str, ...]] = []
+        before: Rung | None = None
         for number, rung in enumerate(self.rungs, start=1):
             if not all_rungs and rung.engine == "transformers":
                 continue
             rows.append(self._row(number, rung, load, before))
-            point = self._point(rung.name, load.name)
-            before = before if point is None else point.output_throughput
+            before = before if self._point(rung.name, load.name) is None else rung
         return Table(
             header,
             tuple(rows),
@@ -178,19 +178,18 @@ class LadderReport:
             highlighted=len(rows) - 1,
         )
 
-    def _row(self, number: int, rung: Rung, load: Load, before: float | None) -> tuple[str, ...]:
+    def _row(self, number: int, rung: Rung, load: Load, before: Rung | None) -> tuple[str, ...]:
         name, result = f"{number} {rung.title}", self.results.get(rung.name)
         point = self._point(rung.name, load.name)
         if result is None:
             return (name, "not made", *[""] * 7)
         if point is None:
             return (name, f"{result.failure or UNKNOWN}", *[""] * 6, gib(result.peak_memory_bytes))
-        rate = point.output_throughput
         waited = " *" if self._was_short(rung, load) else ""
         return (
             name,
-            figure(rate),
-            "" if before is None or rate is None else f"{rate / before:.2f}x",
+            figure(point.output_throughput),
+            "" if before is None else self._gain(before, rung, load),
             figure(point.p50_ttft_ms),
             figure(point.p99_ttft_ms),
             figure(point.p50_tpot_ms, 1),
@@ -198,6 +197,15 @@ class LadderReport:
             figure(result.kv_cache_tokens),
             gib(result.peak_memory_bytes),
         )
+
+    def _gain(self, before: Rung, rung: Rung, load: Load) -> str:
+        """Times the step before; marked where repeats of one of the two were further apart than that."""
+        old, new = self._point(before.name, load.name), self._point(rung.name, load.name)
+        if old is None or new is None or not old.output_throughput or new.output_throughput is None:
+            return UNKNOWN
+        gain = new.output_throughput / old.output_throughput
+        apart = max(self.results[name].spreads.get(load.name, 0.0) for name in (before.name, rung.name))
+        return f"{gain:.2f}x" + ("?" if abs(gain - 1) < apart else "")
 
     def _changes(self) -> Iterator[str]:
         told: dict[str, list[str]] = {}
@@ -278,7 +286,8 @@ class LadderReport:
 
 
 _COLUMNS: Final = (
-    "gain: tokens/s over those of the step before; at once: requests that ran together at most",
+    "gain: tokens/s over those of the step before; ?: repeats of one load were further apart than that",
+    "at once: requests that ran together at most",
     "memory: the highest of the whole step",
 )
 _SHARED_NOTE: Final = (
