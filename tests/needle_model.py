@@ -1,4 +1,4 @@
-"""A Qwen2 of two layers that finds needles: its weights are written down, not trained.
+"""A Granite of two layers that finds needles: its weights are written down, not trained.
 
 The positive control of the quality probe: a random model finds nothing, and no trained one comes without a
 download.
@@ -51,8 +51,14 @@ def make_needle_model(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     words, counts = _tokenizer()
     config: dict[str, Any] = {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
+        # Llama's layers with biases, and a family whose tokenizer is taken as it lies there.
+        "architectures": ["GraniteForCausalLM"],
+        "model_type": "granite",
+        "attention_bias": True,
+        "attention_multiplier": HEAD**-0.5,
+        "embedding_multiplier": 1.0,
+        "residual_multiplier": 1.0,
+        "logits_scaling": 1.0,
         "vocab_size": len(counts),
         "hidden_size": HIDDEN,
         "intermediate_size": 64,
@@ -65,7 +71,6 @@ def make_needle_model(folder: Path) -> Path:
         "rope_theta": THETA,
         "max_position_embeddings": 16_384,
         "tie_word_embeddings": False,
-        "use_sliding_window": False,
         "eos_token_id": 1,
         "torch_dtype": "bfloat16",
     }
@@ -136,7 +141,7 @@ def _nothing() -> dict[str, torch.Tensor]:
     kinds = ("q_proj", "k_proj", "v_proj")
     attention = {f"{kind}.weight": torch.zeros(2 * HEAD, HIDDEN) for kind in kinds}
     attention |= {f"{kind}.bias": torch.zeros(2 * HEAD) for kind in kinds}
-    return attention | {"o_proj.weight": torch.zeros(HIDDEN, 2 * HEAD)}
+    return attention | {"o_proj.weight": torch.zeros(HIDDEN, 2 * HEAD), "o_proj.bias": torch.zeros(HIDDEN)}
 
 
 def _at_distance(attention: dict[str, torch.Tensor], head: int, distance: int, size: float) -> None:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvplan.quality.judge import Measure, NeedleResult
+    from kvplan.quality.judge import Measure, NeedleResult, QualityVerdict
     from kvplan.tune.answers import QualityFinding
 
-HEADER: Final = ("what was compared", "KV cache", "repeat", "changed", "beyond, 95 %", "limit", "verdict")
+HEADER: Final = ("answers", "KV", "repeat", "changed", "beyond, 95 %", "limit", "verdict")
 LEFT: Final = (0, 1, 6)
 """Columns that are text."""
 _NAMES: Final = {
-    "log-probability": "mean move of a token's log-probability, nat",
-    "perplexity": "change of the perplexity",
-    "top token": "another most probable token",
-    "greedy steps": "the same in greedy answers, nat",
+    "log-probability": "log-probability moves, nat",
+    "perplexity": "perplexity",
+    "top token": "another likeliest token",
+    "greedy steps": "greedy steps move, nat",
 }
 
 
@@ -29,7 +29,17 @@ def quality_line(finding: QualityFinding) -> str:
     line = f"{finding.kv_cache_dtype} (trial {finding.trial}{against}): {verdict.outcome}: {verdict.reason}"
     if verdict.outcome == "passes" and not verdict.is_above_noise:
         line += "; it differs no more from the unquantised cache than a repeat does"
-    return line
+    return line + _extent(verdict)
+
+
+def _extent(verdict: QualityVerdict) -> str:
+    """How much was compared, for whoever wants to know what the verdict does not cover."""
+    text = next((m for m in verdict.measures if m.name == "log-probability"), None)
+    steps = next((m for m in verdict.measures if m.name == "greedy steps"), None)
+    if text is None or steps is None or verdict.needles is None:
+        return ""
+    needles = f"facts in up to {verdict.needles.context_tokens:,} tokens"
+    return f". Compared: {text.tokens:,} tokens of text, {steps.tokens:,} greedy steps, {needles}"
 
 
 def quality_rows(findings: Sequence[QualityFinding]) -> list[tuple[str, ...]]:
@@ -53,7 +63,7 @@ def _measure_row(measure: Measure, dtype: str) -> tuple[str, ...]:
         return f"{100 * value:.2f} %" if measure.unit == "share" else f"{value:.4f}"
 
     return (
-        f"{_NAMES[measure.name]} ({measure.tokens:,} tokens)",
+        _NAMES[measure.name],
         dtype,
         shown(measure.repeat),
         shown(measure.value),
@@ -64,12 +74,12 @@ def _measure_row(measure: Measure, dtype: str) -> tuple[str, ...]:
 
 
 def _needle_row(needles: NeedleResult, dtype: str) -> tuple[str, ...]:
-    possible = "n/a" if needles.loss_high is None else f"up to {needles.loss_high:.0%} lost"
+    possible = "n/a" if needles.loss_high is None else f"loss <= {needles.loss_high:.0%}"
     return (
-        f"facts found in {needles.context_tokens:,} tokens ({needles.base} of {needles.asked} unquantised)",
+        f"facts found, of {needles.asked}",
         dtype,
         f"{needles.stable}",
-        f"{needles.quantised}",
+        f"{needles.quantised} of them",
         possible,
         "none lost",
         needles.outcome,

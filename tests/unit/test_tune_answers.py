@@ -180,7 +180,7 @@ def test_the_report_shows_every_measure_with_its_limit_and_keeps_the_scores_out(
     rows = quality_rows(answer.quality)
     # Twelve passages of three tokens; 0.01 against 0.001 by turns: 0.009 beyond the repeat, in every passage.
     assert rows[0] == (
-        "mean move of a token's log-probability, nat (36 tokens)",
+        "log-probability moves, nat",
         "fp8",
         "0.0010",
         "0.0100",
@@ -188,8 +188,11 @@ def test_the_report_shows_every_measure_with_its_limit_and_keeps_the_scores_out(
         "0.1000",
         "passes",
     )
-    assert rows[-1][2:] == ("20", "20", "up to 14% lost", "none lost", "passes")
-    assert quality_line(answer.quality[0]).startswith("fp8 (trial 2 against trial 1): passes")
+    assert rows[-1] == ("facts found, of 20", "fp8", "20", "20 of them", "loss <= 14%", "none lost", "passes")
+    line = quality_line(answer.quality[0])
+    assert line.startswith("fp8 (trial 2 against trial 1): passes")
+    # Two decode steps of each passage; the first of the three tokens is the prompt's.
+    assert line.endswith("Compared: 36 tokens of text, 24 greedy steps, facts in up to 100 tokens")
 
 
 def test_an_unread_cache_is_not_told_as_like_a_repeat() -> None:
