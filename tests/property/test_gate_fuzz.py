@@ -79,6 +79,6 @@ def test_repetition_costs_neither_time_nor_depth(name: str, unit: bytes) -> None
     import time
 
     data = b"vllm serve a/b\n" if name.endswith(".sh") else b"# vllm serve\n"
-    begin = time.monotonic()
+    begin = time.process_time()
     FUZZ.try_one(data + unit * (200_000 // len(unit)) + b"\nvllm", name, DiskFiles(FUZZ.CASES))
-    assert time.monotonic() - begin < 8
+    assert time.process_time() - begin < 8

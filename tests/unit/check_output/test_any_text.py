@@ -6,7 +6,7 @@ import json
 import unicodedata
 import xml.etree.ElementTree as ET
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -32,6 +32,7 @@ def acting(text: str) -> list[str]:
     return [char for char in text if unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"}]
 
 
+@settings(deadline=None)
 @given(st.one_of(ANYTHING, MARKED))
 def test_every_format_stays_what_it_is(text: str) -> None:
     of = launch(text, model=text, name=text)
@@ -60,6 +61,7 @@ def test_every_format_stays_what_it_is(text: str) -> None:
     assert all(line.replace("|  |", "| x |").count(" | ") == 4 for line in rows)
 
 
+@settings(deadline=None)
 @given(MARKED.filter(lambda text: bool(text.strip())))
 def test_prose_is_shown_as_it_was_written(text: str) -> None:
     shown = (
