@@ -18,7 +18,7 @@ RUNS = Path(__file__).parents[1] / "data" / "runs"
 
 
 @pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize(("run", "figures"), [("server-cpu", 1)])
+@pytest.mark.parametrize(("run", "figures"), [("server-cpu", 1), ("ladder-cpu", 0)])
 def test_the_page_is_quiet_offline_and_accessible(
     driver: WebDriver, tmp_path: Path, run: str, figures: int, theme: Theme
 ) -> None:

@@ -18,7 +18,9 @@ RUNS = ROOT / "tests" / "data" / "runs"
 EXAMPLES = ROOT / "docs" / "examples"
 
 
-@pytest.mark.parametrize(("run", "example"), [("server-cpu", "tune-url.txt")])
+@pytest.mark.parametrize(
+    ("run", "example"), [("server-cpu", "tune-url.txt"), ("ladder-cpu", "ladder-demo.txt")]
+)
 def test_the_example_is_what_the_journal_says(run: str, example: str, pytestconfig: pytest.Config) -> None:
     report = special_report_of(read_journal(RUNS / run))
     assert report is not None
