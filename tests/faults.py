@@ -172,11 +172,19 @@ class Tuner:
                 found.append(process)
             return bool(found) or ended()
 
-        wait_for(lambda: self.has_come_to(run, number, phase) or ended(), f"trial {number} to {phase}", 600)
+        def reach(wanted: Phase) -> None:
+            wait_for(
+                lambda: self.has_come_to(run, number, wanted) or ended(), f"trial {number} to {wanted}", 600
+            )
+
+        # A stop is short: who is to die in it is looked for before.
+        reach("loads" if phase == "stop" else phase)
         wait_for(find, f"{role} of trial {number}", 600)
         if not found:
             return False
-        if phase != "stop":
+        if phase == "stop":
+            reach("stop")
+        else:
             time.sleep(KILL_AFTER_S)
         send(found[-1], signal.SIGKILL)
         return True

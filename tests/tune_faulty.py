@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kvplan.tune.trial import Trial, TrialSpec
 
 FAKE = Path(__file__).parent / "fake_tunable_vllm.py"
-HUNG_S = 1.5
+HUNG_S = 3.0
 """After so long without a token a request is given up; 300 s is what users have."""
 PLAN: dict[str, dict[str, Any]] = json.loads(os.environ.get("FAKE_PLAN", "{}"))
 

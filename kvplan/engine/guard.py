@@ -309,7 +309,10 @@ def main() -> None:
     signal.signal(signal.SIGHUP, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    guard = Guard(json.loads(first[0]))
+    spec = json.loads(first[0])
+    if os.getppid() != spec["owner"]:
+        return  # kvplan was killed meanwhile: there is nobody to start anything for
+    guard = Guard(spec)
     grace_s = 0.0
     try:
         guard.start()

@@ -47,6 +47,7 @@ class GuardedProcess:
         self._state_path = lock.state_path
         self._rest = b""
         spec = {
+            "owner": os.getpid(),
             "launch_id": secrets.token_hex(16),
             "argv": list(command),
             "env": dict(environment),

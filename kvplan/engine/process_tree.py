@@ -120,18 +120,29 @@ def _carries_id(pid: int, launch_id: str) -> bool:
 
 
 def shared_memory_of(pids: Iterable[int]) -> set[str]:
-    """Names under /dev/shm that these processes have mapped (message queues, semaphores, NCCL segments).
+    """Names under /dev/shm that these processes hold (message queues, semaphores, NCCL segments).
 
-    Found by inode: glibc makes a semaphore under another name and renames it, and maps show the first one.
+    Mapped, or open and not mapped yet: a process can be stopped in between. Found by inode: glibc makes a
+    semaphore under another name and renames it, and maps show the first one.
     """
     inodes: set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError):
             inodes.update(map(int, _MAPPED.findall(Path(f"/proc/{pid}/maps").read_bytes())))
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as handles:
+            inodes.update(inode for handle in handles if (inode := _segment_of(handle)) is not None)
     if not inodes:
         return set()
     with os.scandir(SHM_DIR) as entries:
         return {entry.name for entry in entries if entry.inode() in inodes and entry.name.startswith(_OURS)}
+
+
+def _segment_of(handle: os.DirEntry[str]) -> int | None:
+    """The inode of an open file under /dev/shm."""
+    with contextlib.suppress(OSError):
+        if Path(handle.path).readlink().is_relative_to(SHM_DIR):
+            return handle.stat().st_ino
+    return None
 
 
 def unlink_shared_memory(names: Iterable[str]) -> list[str]:
