@@ -128,7 +128,12 @@ def tune(
     ] = None,
     gpu_memory_utilization: Annotated[
         list[float] | None,
-        typer.Option(min=0.01, max=1, help="Values of the grid strategy.", rich_help_panel=_SEARCH),
+        typer.Option(
+            min=0.01,
+            max=1,
+            help="guided: the highest to try, or both ends; grid: each value.",
+            rich_help_panel=_SEARCH,
+        ),
     ] = None,
     kv_cache_dtype: Annotated[
         list[str] | None, typer.Option(help="Values to try, the base first.", rich_help_panel=_SEARCH)

@@ -62,7 +62,7 @@ class Space:
     max_num_seqs: tuple[int, ...] = ()
     """Rising; also the loads that the sweep of one server uses."""
     utilization: tuple[float, ...] = ()
-    """Of the grid strategy; the guided one searches between the two ends."""
+    """As given: the grid strategy's values; the guided one searches between the two ends below."""
     lowest_utilization: float = 0.05
     highest_utilization: float = 1.0
     utilization_step: float = 0.005

@@ -356,12 +356,19 @@ def _space(request: TuneRequest, planned: Planned, device: Device) -> Space:
     blocks = request.block_sizes or ((serving.block_size,) if serving.block_size else ())
     if not blocks and only_full_attention:
         blocks = (128, 32) if device == "cpu" else (16, 32)
-    return Space(
+    space = Space(
         kv_cache_dtype=dtypes,
         block_size=blocks,
         max_num_seqs=request.max_num_seqs,
         utilization=tuple(sorted(request.utilizations)),
         other=dict(request.knobs),
+    )
+    if request.strategy == "grid" or not request.utilizations:
+        return space
+    # The guided search looks for the boundary between two ends: one value is the upper one.
+    lowest = min(request.utilizations) if len(request.utilizations) > 1 else space.lowest_utilization
+    return dataclasses.replace(
+        space, lowest_utilization=lowest, highest_utilization=max(request.utilizations)
     )
 
 
@@ -414,7 +421,8 @@ def _assumed(planned: Planned, problem: Problem) -> Assumed:
     cautious = (
         total - answer.overhead.outside_budget.high - answer.overhead.cuda_graphs_outside.high
     ) / total
-    return Assumed(non_kv, outside, round(max(0.5, min(0.9, cautious - 0.02)), 3))
+    probe = round(max(0.5, min(0.9, cautious - 0.02)), 3)
+    return Assumed(non_kv, outside, min(probe, problem.space.highest_utilization))
 
 
 def expected_start_s(problem: Problem, context: Mapping[str, Any], runs_dir: Path) -> tuple[float, str]:

@@ -155,3 +155,22 @@ def test_flags_beside_resume_are_compared_with_the_run_and_nothing_given_is_noth
     assert other is not None
     assert json.loads(json.dumps(same.header["problem"])) == header["problem"]
     assert other.header["problem"]["target_concurrency"] == 9
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given", "ends"),
+    [
+        (None, (0.9,), (0.05, 0.9)),
+        (None, (0.9, 0.6), (0.6, 0.9)),
+        ("grid", (0.9, 0.6), (0.05, 1.0)),
+        (None, (), (0.05, 1.0)),
+    ],
+)
+def test_utilisations_are_ends_of_the_guided_search_and_values_of_the_grid(
+    model: str, strategy: Any, given: tuple[float, ...], ends: tuple[float, float]
+) -> None:
+    prepared = prepare(request(model, utilizations=given, strategy=strategy))
+    space = prepared.problem.space
+    assert (space.lowest_utilization, space.highest_utilization) == ends
+    assert space.utilization == tuple(sorted(given))
+    assert prepared.assumed.probe_utilization <= ends[1]
