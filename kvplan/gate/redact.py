@@ -58,5 +58,15 @@ _SECRET_KEY: Final = re.compile(
 )
 
 
+def holds_named_secret(value: Any) -> bool:
+    """Whether a text anywhere within stands under a secret's name: `{"auth": {"token": "…"}}`."""
+    if isinstance(value, dict):
+        return any(
+            (isinstance(item, str) and item and _names_secret(str(key))) or holds_named_secret(item)
+            for key, item in value.items()
+        )
+    return isinstance(value, list | tuple) and any(holds_named_secret(item) for item in value)
+
+
 def _names_secret(key: str) -> bool:
     return key in SECRET_FLAGS or bool(_SECRET_KEY.search(key))

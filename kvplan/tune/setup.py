@@ -11,6 +11,7 @@ from kvplan import __version__
 from kvplan.config.project_file import FILE_NAME, read_project_file
 from kvplan.config.serving import ServingConfig
 from kvplan.errors import InputError
+from kvplan.gate.redact import SECRET_FLAGS, holds_named_secret
 from kvplan.planning import PlanRequest, plan_for
 from kvplan.tune.grid import knob_settings, utilizations
 from kvplan.tune.identity import installed_vllm, run_context, workload_from_record
@@ -102,6 +103,7 @@ def prepare(request: TuneRequest, workload: Workload | None = None) -> Prepared:
     """
     assumptions: list[str] = []
     version = installed_vllm()
+    request = _without_secrets(request, assumptions)
     request = (_with_demo if request.demo else _with_project)(request, assumptions)
     device, request = _device(request, assumptions)
     planned = plan_for(dataclasses.replace(request.plan, vllm_version=version))
@@ -226,6 +228,36 @@ _SEARCHED: Final = frozenset(
         "max_num_seqs",
     }
 )
+
+
+def _without_secrets(request: TuneRequest, assumptions: list[str]) -> TuneRequest:
+    """The request without keys and passwords: its settings are printed, and kept in the journal.
+
+    Raises:
+        InputError: a secret within a value that the launch needs, or one to be tried in several values.
+    """
+    serving = request.plan.serving
+    for name, value in serving.given().items():
+        if holds_named_secret(value):
+            raise InputError(
+                f"--config: {name.replace('_', '-')} holds a secret, which a run's journal would repeat",
+                "leave it out, and give it to vLLM in a variable of the environment",
+            )
+    for name, values in request.knobs.items():
+        if name in SECRET_FLAGS or holds_named_secret(values):
+            raise InputError(
+                f"--knob {name} holds a secret, which a run's journal would repeat", "leave it out"
+            )
+    left_out = sorted(SECRET_FLAGS & set(serving.other_flags))
+    if not left_out:
+        return request
+    assumptions.append(
+        f"no {', no '.join(left_out)} of --config: secrets are not kept in a run, its servers have a key of "
+        "their own (a token for the hub belongs into HF_TOKEN)"
+    )
+    rest = {name: value for name, value in serving.other_flags.items() if name not in SECRET_FLAGS}
+    plan = dataclasses.replace(request.plan, serving=dataclasses.replace(serving, other_flags=rest))
+    return dataclasses.replace(request, plan=plan)
 
 
 def _with_demo(request: TuneRequest, assumptions: list[str]) -> TuneRequest:

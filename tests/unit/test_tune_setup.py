@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from kvplan.tune.problem import Problem
 from kvplan.tune.session import forecast
 from kvplan.tune.setup import TuneRequest, as_begun, prepare
 from kvplan.units import GIB
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONFIG = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -174,3 +172,27 @@ def test_utilisations_are_ends_of_the_guided_search_and_values_of_the_grid(
     assert (space.lowest_utilization, space.highest_utilization) == ends
     assert space.utilization == tuple(sorted(given))
     assert prepared.assumed.probe_utilization <= ends[1]
+
+
+def test_secrets_of_a_config_are_in_no_setting_no_journal_and_no_line(model: str) -> None:
+    serving = ServingConfig().with_flags(
+        api_key=["SECRETCFG1", "SECRETCFG3"],
+        hf_token="hf_SECRETCFG2",
+        ssl_keyfile_password="SECRETCFG4",
+        swap_space=2,
+    )
+    prepared = prepare(request(model, serving=serving))
+
+    assert prepared.problem.fixed == {"swap_space": 2}
+    shown = render_plan(prepared, forecast(prepared, Path("none")), "text")
+    assert "SECRETCFG" not in json.dumps(prepared.header) + shown
+    # ... and it is said that they are left out.
+    assert any("no api_key, no hf_token, no ssl_keyfile_password" in line for line in prepared.assumptions)
+
+
+def test_a_secret_that_cannot_be_left_out_is_refused_and_not_repeated(model: str) -> None:
+    nested = ServingConfig().with_flags(kv_transfer_config={"extra": [{"api_key": "SECRETCFG1"}]})
+    for asked in (request(model, serving=nested), request(model, knobs={"hf_token": ("SECRETCFG1", "x")})):
+        with pytest.raises(InputError, match="holds a secret") as caught:
+            prepare(asked)
+        assert "SECRETCFG1" not in f"{caught.value.message} {caught.value.hint}"
