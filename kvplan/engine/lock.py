@@ -62,7 +62,7 @@ def device_lock(
         devices: GPU UUIDs, or (None,) for the CPU. Taken in sorted order: two launches can't wait for each
             other.
         wait_s: How long to wait for another launch's end; 0 refuses at once.
-        on_wait: Told once per device who is being waited for.
+        on_wait: Told who is being waited for, and again when another took the device over.
         on_clean_up: Told what was left by a killed launch and is gone now.
 
     Raises:
@@ -77,6 +77,8 @@ def device_lock(
             fd = _open(path)
             stack.callback(os.close, fd)
             _acquire(fd, path, deadline, on_wait)
+            # While it is still ours: who takes it without writing into it must not go by our name.
+            stack.callback(_forget, fd)
             fds.append(fd)
         states = [_state_path(path) for path in paths]
         for state_path in states:
@@ -135,25 +137,40 @@ def _open(path: Path) -> int:
 
 
 def _acquire(fd: int, path: Path, deadline: float, on_wait: Callable[[str], None]) -> None:
-    told = False
+    told = seen = None
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(fd, 64, 0).decode(errors="replace").strip() or "another process"
+            holder = _holder(fd)
             if time.monotonic() >= deadline:
                 raise EngineBusyError(
                     f"another engine runs on this device ({holder} holds {path})",
                     "wait for its end, or stop it",
                 ) from None
-            if not told:
+            # Seen twice: one that has just taken it has not written its name yet.
+            if holder == seen and holder != told:
                 on_wait(f"waiting for the engine of {holder} to end ({path})")
-                told = True
+                told = holder
+            seen = holder
             time.sleep(_POLL_S)
         else:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"pid {os.getpid()}\n".encode(), 0)
             return
+
+
+def _holder(fd: int) -> str:
+    """`pid N` of the kvplan that wrote itself down, as long as it lives."""
+    noted = os.pread(fd, 64, 0).decode(errors="replace").strip()
+    word, _, pid = noted.partition(" ")
+    is_alive = word == "pid" and pid.isascii() and pid.isdigit() and Path(f"/proc/{int(pid)}").exists()
+    return noted if is_alive else "another process"
+
+
+def _forget(fd: int) -> None:
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)
 
 
 def _state_path(lock: Path) -> Path:

@@ -14,6 +14,10 @@ DEFAULT_KEY_VARIABLE: Final = "VLLM_API_KEY"
 """Where vLLM itself takes its key from; a key meant for somebody else's API is sent only when it is named."""
 _EXAMPLE: Final = "write it as http://127.0.0.1:8000"
 _LONGEST_URL: Final = 2000
+_ENDPOINT: Final = re.compile(
+    r"/v1/.+|/(?:chat/completions|completions|tokenize|detokenize|metrics|health|version|ping|docs|openapi\.json)$"
+)
+"""What follows a server's address in the URL of one of its endpoints (vLLM 0.32.0 entrypoints/openai)."""
 _HEADER_SAFE: Final = re.compile(r"[\x21-\x7e]+")
 _SHOWN: Final = 120
 
@@ -76,7 +80,14 @@ def _base_url(url: str) -> str:
         )
     if parts.query or parts.fragment:
         raise InputError(f"--url {shown}: nothing may follow the path", _EXAMPLE)
-    return parts.geturl().rstrip("/").removesuffix("/v1").rstrip("/")
+    base_url = parts.geturl().rstrip("/").removesuffix("/v1").rstrip("/")
+    endpoint = _ENDPOINT.search(urlsplit(base_url).path)
+    if endpoint is not None:
+        raise InputError(
+            f"--url {shown} is one endpoint of a server, not its address",
+            f"give the server's address, without {endpoint[0][:_SHOWN]}",
+        )
+    return base_url
 
 
 def _split(url: str) -> SplitResult:

@@ -25,6 +25,9 @@ SCHEMA: Final = "kvplan.measurement/1"
 
 _COLD: Final = 1.25
 """The first quarter's median gap over that of the rest, from which on the server was still warming up."""
+_QUEUED: Final = 0.5
+"""Share of the steady part's samples in which a request waited, from which on a queue explains such a change:
+the seats fill up one by one, and the last users run with fewer beside them."""
 _FEWEST_GAPS: Final = 50
 _P99_NEEDS: Final = 100
 """Requests below which a P99 is little more than the slowest one."""
@@ -62,11 +65,13 @@ class Measurement:
         """What a reader must know before believing the figures, one sentence each."""
         summary, server = self.summary, self.server
         slowdown = self.first_quarter_slowdown
+        is_slow_at_first = slowdown is not None and slowdown >= _COLD
+        queue = self._queue()
         notes = [
             self.stopped and f"the load was stopped: {self.stopped}",
             summary.client_limited,
-            slowdown is not None
-            and slowdown >= _COLD
+            is_slow_at_first
+            and queue is None
             and f"the server was still warming up: the first quarter was {slowdown:.1f} times slower",
             summary.wrong_lengths
             and f"{summary.wrong_lengths} answers have another length than was asked for",
@@ -79,8 +84,22 @@ class Measurement:
             server is not None
             and bool(server.waited_for_memory)
             and "requests waited for KV cache while all users were being served",
+            is_slow_at_first and server is not None and not server.waited_for_memory and queue,
         ]
         return tuple(note for note in notes if note)
+
+    def _queue(self) -> str | None:
+        """What is to be said of requests that waited most of the time; None if they did not."""
+        if self.server is None or self.steady_s is None:
+            return None
+        start, end = self.steady_s
+        steady = [s for s in self.server.samples if start <= s.at_s <= end and s.waiting is not None]
+        waiting = [s for s in steady if s.waiting]
+        if not waiting or len(waiting) < _QUEUED * len(steady):
+            return None
+        most = max(waiting, key=lambda sample: sample.waiting or 0)
+        running = "" if most.running is None else f" while {most.running:.0f} ran"
+        return f"requests waited in the server's queue, up to {most.waiting:.0f} at once{running}"
 
     def as_dict(self) -> dict[str, Any]:
         """The measurement as JSON types."""

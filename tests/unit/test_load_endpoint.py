@@ -62,6 +62,27 @@ def test_what_is_no_address_of_a_server_is_refused_with_an_example(url: str, com
     assert caught.value.hint == "write it as http://127.0.0.1:8000"
 
 
+@pytest.mark.parametrize(
+    ("url", "too_much"),
+    [
+        ("http://127.0.0.1:8000/v1/chat/completions", "/v1/chat/completions"),
+        ("http://127.0.0.1:8000/v1/completions/", "/v1/completions"),
+        ("http://127.0.0.1:8000/v1/models", "/v1/models"),
+        ("http://127.0.0.1:8000/v1/models/v1", "/v1/models"),
+        ("https://gpu.example/models/a/v1/chat/completions", "/v1/chat/completions"),
+        ("http://127.0.0.1:8000/metrics", "/metrics"),
+        ("http://127.0.0.1:8000/health", "/health"),
+        ("http://127.0.0.1:8000/tokenize", "/tokenize"),
+    ],
+)
+def test_the_url_of_an_endpoint_is_refused_before_anything_is_asked_of_it(url: str, too_much: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_endpoint(url, "m")
+
+    assert caught.value.message == f"--url {url} is one endpoint of a server, not its address"
+    assert caught.value.hint == f"give the server's address, without {too_much}"
+
+
 def test_a_password_in_the_url_is_refused_and_not_repeated() -> None:
     with pytest.raises(InputError) as caught:
         make_endpoint("http://me:hunter2@127.0.0.1:8000", "m")

@@ -187,10 +187,25 @@ def test_the_notes_say_what_to_doubt() -> None:
     assert [note.split(":")[0] for note in notes] == [
         "the load was stopped",
         "the load client used 99% of a core",
-        "the server was still warming up",
         "P99 of 1 requests is close to the slowest one",
         "requests waited for KV cache while all users were being served",
     ]
+
+
+def test_a_slow_beginning_is_the_queues_where_requests_waited_and_a_cold_servers_where_none_did() -> None:
+    result = loaded((0.1,) * 60 + (0.03,) * 600)
+    # 64 users on a server of 32 seats, its cache nearly empty.
+    queued = seen(*[shot(32, 32, 0.1)] * 6, max_num_seqs=32)
+    cold = seen(*[shot(64, 0, 0.1)] * 5, shot(63, 1, 0.1), max_num_seqs=64)
+    warming = "the server was still warming up: the first quarter was 3.3 times slower"
+    waited = "requests waited in the server's queue, up to 32 at once while 32 ran"
+
+    notes_of_queued, notes_of_cold = measurement(result, queued).notes, measurement(result, cold).notes
+
+    assert waited in notes_of_queued
+    assert warming not in notes_of_queued
+    assert warming in notes_of_cold
+    assert not [note for note in notes_of_cold if "waited" in note]
 
 
 def test_a_measurement_is_json() -> None:
