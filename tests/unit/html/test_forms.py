@@ -63,9 +63,11 @@ def test_what_check_reads_is_what_was_recommended(deployment: Deployment, name: 
 
 @pytest.mark.parametrize("deployment", [ON_GPU, ON_CPU, ODD], ids=["gpu", "cpu", "odd"])
 def test_a_shell_reads_the_lines_as_the_words_they_are(deployment: Deployment) -> None:
-    script = f'vllm() {{ printf "%s\\0" "$@"; }}\n{serve_lines(deployment)}'
+    words = 'printf "%s\\0" "$@"'
+    script = f"vllm() {{ {words}; }}\npython() {{ {words}; }}\n{serve_lines(deployment)}"
     done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\0")[:-1] == ["serve", deployment.model, *deployment.argv]
+    program = {"cuda": ["serve"], "cpu": ["-m", "vllm.entrypoints.openai.api_server", "--model"]}
+    assert done.stdout.split("\0")[:-1] == [*program[deployment.device], deployment.model, *deployment.argv]
 
 
 def test_compose_is_what_its_documentation_asks_for() -> None:

@@ -149,7 +149,8 @@ def test_a_run_of_failures_alone_is_told(
     end: dict[str, Any] = {"gpu_memory_utilization": 0.9, "kv_cache_bytes": None, "trial": 1}
     end |= {"failure": "unsupported", "evidence": "no such kernel", "log_path": "trials/1/vllm.log"}
     outcome = concluded(lines, failures=[end], reasons=["the probe did not start"])
-    text = parse(render_html(told([header, started, probe, outcome]), tmp_path)).text
+    kept = [line | {"seq": seq} for seq, line in enumerate((header, started, probe, outcome))]
+    text = parse(render_html(told(kept), tmp_path)).text
     assert "Trial 1: unsupported no such kernel Log: trials/1/vllm.log" in text
     assert "Nothing was shown to serve 8 users at once. the probe did not start" in text
 
