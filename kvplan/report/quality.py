@@ -18,6 +18,7 @@ _NAMES: Final = {
     "log-probability": "log-probability moves, nat",
     "perplexity": "perplexity",
     "top token": "another likeliest token",
+    "first token": "answers that part at once",
     "greedy steps": "greedy steps move, nat",
 }
 

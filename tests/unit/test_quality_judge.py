@@ -80,6 +80,7 @@ def test_passages_that_all_become_less_probable_fail_by_perplexity_alone() -> No
         "log-probability": "passes",
         "perplexity": "fails",
         "top token": "passes",
+        "first token": "passes",
         "greedy steps": "passes",
     }
 
@@ -92,10 +93,10 @@ def test_an_interval_that_contains_the_limit_decides_nothing() -> None:
 
 
 def test_a_repeat_that_moves_as_much_is_the_noise_floor_not_the_cache() -> None:
-    noisy = sample(run(), run(lambda n: 0.3 if n % 2 else -0.3))
-    verdict = judge(noisy, sample(run(lambda n: -0.3 if n % 2 else 0.3)))
+    noisy = sample(run(), run(lambda n: 0.09 if n % 2 else -0.09))
+    verdict = judge(noisy, sample(run(lambda n: -0.09 if n % 2 else 0.09)))
     repeat, value, low, high = of(verdict, "log-probability")
-    assert repeat == value == pytest.approx(0.3)
+    assert repeat == value == pytest.approx(0.09)
     assert low == pytest.approx(0.0, abs=1e-12)
     assert high == pytest.approx(0.0, abs=1e-12)
     assert outcomes(verdict)["log-probability"] == "passes"
@@ -119,11 +120,135 @@ def test_greedy_steps_are_compared_as_long_as_both_said_the_same() -> None:
     assert steps.outcome == "fails"
 
 
-def test_answers_that_part_before_the_cache_is_read_decide_nothing() -> None:
-    other = tuple(Step(token, -0.5, 99, -3.0) for token in (7, 7, 7, 7))
-    verdict = judge(BASE, sample(run(lambda n: 0.001 * (n % 2), steps=other)))
+GARBAGE = tuple(Step(88, -0.01, 7, -9.0) for _ in range(4))
+"""A sure answer that has nothing of the reference: its token 1, at -0.5 there, is at -9 or less here."""
+
+
+def answers(*garbled: int, greedy: Sequence[Step] = GARBAGE) -> Run:
+    """A pass in which the greedy answers to some passages are other ones; all else is as it was."""
+    whole = run(lambda n: 0.001 * (-1) ** n)
+    texts = [
+        dataclasses.replace(text, steps=tuple(greedy)) if number in garbled else text
+        for number, text in enumerate(whole.texts)
+    ]
+    return dataclasses.replace(whole, texts=tuple(texts))
+
+
+@pytest.mark.parametrize(
+    ("broken", "outcome", "counted"),
+    [
+        # By count: 0.05 x 12 = 0.6, so one is let through. P(X >= 2) = 0.118 and P(X >= 3) = 0.0196 for
+        # twelve passages that each leave at once with 5 %.
+        (0, "passes", "passes"),
+        # One: a move of 8.5 nat in one passage of twelve, the interval of the mean contains 0.1.
+        (1, "undecided", "passes"),
+        (2, "undecided", "undecided"),
+        (3, "fails", "fails"),
+        (5, "fails", "fails"),
+        (6, "fails", "fails"),
+        (12, "fails", "fails"),
+    ],
+)
+def test_answers_that_leave_the_reference_at_once_count(broken: int, outcome: str, counted: str) -> None:
+    verdict = judge(BASE, sample(answers(*range(broken))))
+    assert verdict.outcome == outcome
+    assert outcomes(verdict)["first token"] == counted
+    assert of(verdict, "first token")[0] == 0.0
+    assert of(verdict, "first token")[1] == pytest.approx(broken / 12)
+    # The passages that stay with the reference do not move at all; the others by 9.0 - 0.5.
+    steps = next(m for m in verdict.measures if m.name == "greedy steps")
+    assert steps.passages == TEXTS
+    assert steps.value == pytest.approx(8.5 * broken / 12)
+    # Three decode steps of a passage that stays; the parting alone of one that leaves.
+    assert steps.tokens == 3 * (12 - broken) + broken
+
+
+@pytest.mark.parametrize(
+    ("theirs", "again", "outcome"),
+    [
+        # A near tie: the reference's token comes second, 0.02 behind; it moves by 0.01.
+        ((0,), (), "passes"),
+        ((0,), (1,), "passes"),
+        ((0, 1), (1,), "passes"),
+        ((0, 1, 2), (1,), "undecided"),
+        ((0, 1, 2, 3), (1,), "fails"),
+        # The repeat parts in two passages itself: no reference.
+        ((0, 1), (0, 1), "undecided"),
+    ],
+)
+def test_near_ties_are_counted_beyond_those_of_the_repeat(
+    theirs: Sequence[int], again: Sequence[int], outcome: str
+) -> None:
+    tie = tuple(Step(2, -0.49, 1, -0.51) for _ in range(4))
+    base = sample(run(), answers(*again, greedy=tie))
+    verdict = judge(base, sample(answers(*theirs, greedy=tie)))
+    assert verdict.outcome == outcome
+    assert outcomes(verdict)["greedy steps"] == "passes"
+    if len(again) > 1:
+        assert verdict.reason == "first token: the reference does not repeat itself within the limit"
+
+
+@pytest.mark.parametrize(
+    ("repeat", "of_what"),
+    [
+        (run(lambda n: 0.101 if n % 2 else -0.101), "log-probability"),
+        (run(lambda _: 0.011), "perplexity"),
+        (run(lambda _: -0.011), "perplexity"),
+        (run(lambda n: 0.001 * (-1) ** n, tops=(5, 6, 7, 9)), "top token"),
+        (run(steps=[Step(token, -0.61, 99, -3.0) for token in (1, 2, 3, 4)]), "greedy steps"),
+    ],
+)
+def test_a_reference_that_does_not_repeat_itself_decides_nothing(repeat: Run, of_what: str) -> None:
+    # The quantised cache moves exactly as much, or nothing, or everything: nothing to hold it against.
+    for other in (repeat, run(lambda n: 0.001 * (-1) ** n), run(lambda _: 5.0, tops=(9, 9, 9, 9))):
+        verdict = judge(sample(run(), repeat), sample(other))
+        assert verdict.outcome == "undecided"
+        assert verdict.reason == f"{of_what}: the reference does not repeat itself within the limit"
+
+
+def test_what_most_passages_say_nothing_of_is_undecided() -> None:
+    # Eight of twelve passages have answers: less than three quarters.
+    def cut(whole: Run) -> Run:
+        texts = [dataclasses.replace(t, steps=()) if n < 4 else t for n, t in enumerate(whole.texts)]
+        return dataclasses.replace(whole, texts=tuple(texts))
+
+    verdict = judge(sample(cut(run()), cut(run())), sample(cut(run(lambda n: 0.001 * (-1) ** n))))
+    assert outcomes(verdict)["greedy steps"] == outcomes(verdict)["first token"] == "undecided"
     assert verdict.outcome == "undecided"
-    assert verdict.reason.startswith("greedy steps")
+
+
+def shortened(whole: Run, what: str) -> Run:
+    first = whole.texts[0]
+    if what == "passages":
+        return dataclasses.replace(whole, texts=whole.texts[1:])
+    if what == "facts":
+        return dataclasses.replace(whole, needles=whole.needles[1:])
+    changed = dataclasses.replace(first, **{what: getattr(first, what)[1:]})
+    return dataclasses.replace(whole, texts=(changed, *whole.texts[1:]))
+
+
+@pytest.mark.parametrize("what", ["passages", "facts", "logprobs", "top_tokens", "steps"])
+def test_samples_of_unequal_length_are_undecided(what: str) -> None:
+    whole = run(lambda n: 0.001 * (-1) ** n)
+    for base, other in (
+        (BASE, sample(shortened(whole, what))),
+        (sample(run(), shortened(whole, what)), sample(whole)),
+        (sample(shortened(run(), what), whole), sample(whole)),
+    ):
+        verdict = judge(base, other)
+        assert verdict.outcome == "undecided"
+        assert "unequal length" in verdict.reason
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "-2"])
+def test_what_is_no_number_is_undecided(value: object) -> None:
+    whole = run(lambda n: 0.001 * (-1) ** n)
+    first = dataclasses.replace(whole.texts[0], logprobs=(value, -2.0, -2.0, -2.0))  # type: ignore[arg-type]
+    broken = dataclasses.replace(whole, texts=(first, *whole.texts[1:]))
+    for base, other in ((BASE, sample(broken)), (sample(run(), broken), sample(whole))):
+        verdict = judge(base, other)
+        assert verdict.outcome == "undecided"
+        assert "not a finite number" in verdict.reason
 
 
 @pytest.mark.parametrize(
