@@ -11,7 +11,9 @@ import typer
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:
-    from kvplan.gate.found import Found
+    from pathlib import Path
+
+    from kvplan.gate.run import Asked
 
 
 class CheckFormat(enum.StrEnum):
@@ -70,13 +72,14 @@ def check(
         str | None, typer.Option(help="The day that waivers are measured against, 2026-11-29.", hidden=True)
     ] = None,
 ) -> None:
-    """Find the vLLM launches in serving configs and say which will not start, before they are merged.
+    """Judge the vLLM launches in serving configs before a merge.
 
-    Nothing that a file brings is executed, expanded or fetched.
+    Says which will not start, and why. Nothing that a file brings is executed, expanded or fetched.
     """
     from pathlib import Path
 
     if print_schema:
+        _refuse_outputs(output, "--print-schema")
         from kvplan.gate.load_policy import json_schema
 
         typer.echo(json_schema())
@@ -94,14 +97,15 @@ def check(
         today=run.day(today),
         stdin=sys.stdin.buffer.read if paths == ["-"] else None,
     )
-    if init:
-        typer.echo(run.write_policy(asked))
-        return
-    if list_only:
-        raise typer.Exit(_list(run.read(asked), output_format))
     from kvplan.report.check.show import default_format, parse_outputs, show
 
     outputs = parse_outputs(output or [])
+    if init:
+        _refuse_outputs(output, "--init")
+        typer.echo(run.write_policy(asked))
+        return
+    if list_only:
+        raise typer.Exit(_list(asked, output_format, outputs))
     checked, root = run.checked(asked)
     form = default_format() if output_format is None else output_format.value
     text = show(checked, form, outputs, tag=tag, root=root)
@@ -110,12 +114,25 @@ def check(
     raise typer.Exit(checked.exit_code)
 
 
-def _list(found: Found, output_format: CheckFormat | None) -> int:
-    from kvplan.report.check import listing
+def _refuse_outputs(output: list[str] | None, option: str) -> None:
+    if output:
+        raise InputError(f"--output with {option}: nothing is judged that could be written", "leave it out")
 
-    if output_format not in {None, CheckFormat.TEXT, CheckFormat.JSON}:
-        raise InputError(
-            f"--list --format {output_format}: text and json only", "--format text, or --format json"
-        )
-    typer.echo(listing.as_json(found) if output_format is CheckFormat.JSON else listing.as_text(found))
+
+def _list(asked: Asked, output_format: CheckFormat | None, outputs: list[tuple[str, Path]]) -> int:
+    from kvplan.gate import run
+    from kvplan.report.check import listing
+    from kvplan.report.check.show import write
+
+    forms = {"text": listing.as_text, "json": listing.as_json}
+    shown = "text" if output_format is None else output_format.value
+    for option, form in (("--format", shown), *(("--output", form) for form, _ in outputs)):
+        if form not in forms:
+            raise InputError(
+                f"--list {option} {form}: text and json only", f"{option} text, or {option} json"
+            )
+    found = run.read(asked)
+    for form, path in outputs:
+        write(path, forms[form](found) + "\n", "w")
+    typer.echo(forms[shown](found))
     return 2 if not found.files_read and found.not_read else 0

@@ -132,10 +132,11 @@ def _speculative_tokens(config: Any) -> int:
             raise InputError(
                 f"--speculative-config is not JSON: {error}", 'write {"method": "ngram"}'
             ) from error
-    method = str(config.get("method") or ("draft model" if config.get("model") else "none"))
+    method = str(config.get("method") or ("draft_model" if config.get("model") else "an unnamed method"))
     if method not in DRAFTS_WITHOUT_WEIGHTS:
+        draft = "a draft model" if method == "draft_model" else f"a draft by {method}"
         raise InputError(
-            f"--speculative-config: the weights and the KV cache of a {method} draft are not modelled",
+            f"--speculative-config: the weights and the KV cache of {draft} are not modelled",
             "leave it out and keep room for the draft yourself, or measure with `kvplan tune`",
         )
     return int(config.get("num_speculative_tokens") or 0)

@@ -98,7 +98,7 @@ def check_launches(
         whole = launch_paths is not None and base is None
         loose += book.idle(found.launches, whole=whole, silent=silent)
     if launch_paths is not None:
-        loose += _without_launch(policy, launch_paths, checked.removed, compares=base is not None)
+        loose += _without_launch(policy, launch_paths, base)
     for item in loose:
         rated = _rated(item, policy.terms(item.path))
         if rated is not None:
@@ -283,15 +283,19 @@ def _compared(item: Finding, case: Case, before: Finding | None, base_case: Case
     return dataclasses.replace(item, status="worse" if graver or fell else "unchanged")
 
 
-def _without_launch(
-    policy: Policy, launch_paths: frozenset[str], removed: list[LaunchFound], *, compares: bool
-) -> Iterator[Finding]:
-    """A finding for each path that must hold a launch and holds none."""
+def _without_launch(policy: Policy, launch_paths: frozenset[str], base: Base | None) -> Iterator[Finding]:
+    """A finding for each path that must hold a launch and holds none; no news where the base holds none too.
+
+    A launch that the change moved elsewhere is not there any more, though it is the same launch. Of the base
+    the files that the change touches are read, and those are enough: any other would hold its launch still.
+    """
     rule, name = NO_LAUNCH
     for required in policy.required:
         if any(path_matches(one, path) for one in required.patterns for path in launch_paths):
             continue
-        gone = any(path_matches(one, launch.path) for one in required.patterns for launch in removed)
+        held_before = base is not None and any(
+            path_matches(one, launch.path) for one in required.patterns for launch in base.found.launches
+        )
         patterns = ", ".join(required.patterns)
         yield Finding(
             rule=rule,
@@ -304,5 +308,5 @@ def _without_launch(
             column=1,
             launch=None,
             end_line=required.line,
-            status="unchanged" if compares and not gone else "new",
+            status="new" if base is None or (held_before and base.name is not None) else "unchanged",
         )

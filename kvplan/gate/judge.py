@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _MATTERS: Final = FIELD_NAMES - {"model"}
+_A_PATH: Final = "the model is a path, and its config.json is not known (the policy's `model:` would tell)"
 _PARALLEL: Final = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -108,7 +109,7 @@ def judge(
     except UnsupportedModelError as error:
         return NotJudged(launch, f"no exact rule for this launch: {error.message}")
     except KvplanError as error:
-        return NotJudged(launch, error.message)
+        return NotJudged(launch, f"{error.message} ({error.hint})" if error.hint else error.message)
     return min(judged, key=_chance)
 
 
@@ -154,21 +155,26 @@ def _model(launch: LaunchFound, terms: Terms) -> str | None:
 
 def _undecided(launch: LaunchFound, model: str | None) -> str | None:
     """Why the flags or the model are not known well enough."""
+    settled = {name for flag, names in launch.unresolved_flags.items() if flag != "model" for name in names}
     if model is None:
-        names = ", ".join(launch.unresolved) or "the model"
-        return f"model unknown: {names}"
+        own = launch.unresolved_flags.get("model") or [one for one in launch.unresolved if one not in settled]
+        names = ", ".join(own) or "the model"
+        return f"model unknown: {names} (a value in the policy's `assume:`, or its `model:`, would tell)"
     # Only a whole word that is unknown, or a flag that decides memory, can change the answer.
     flags = [name for name in launch.unresolved_flags if name in _MATTERS]
     if flags:
-        return f"unknown value of {', '.join(flags)}"
-    settled = {name for names in launch.unresolved_flags.values() for name in names}
+        deciding = dict.fromkeys(name for flag in flags for name in launch.unresolved_flags[flag])
+        by = f": {', '.join(deciding)} (a value in the policy's `assume:` would tell)" if deciding else ""
+        return f"unknown value of {', '.join(flags)}{by}"
+    settled.update(launch.unresolved_flags.get("model", ()))
     whole = [name for name in launch.unresolved if name not in settled]
     if whole:
-        return f"arguments that are not known here: {', '.join(whole)}"
+        told = "a value in the policy's `assume:` would tell"
+        return f"arguments that are not known here: {', '.join(whole)} ({told})"
     changed = [name for name in _CHANGES_THE_MODEL if launch.flags.get(name)]
     if changed:
         return f"--{changed[0].replace('_', '-')} changes the model's configuration"
-    return None if model else "the model is a path, and its config.json is not known"
+    return None if model else _A_PATH
 
 
 def cards_of(launch: LaunchFound, terms: Terms, gpu: str | None) -> list[str]:
@@ -283,6 +289,9 @@ def _look_up(model: str) -> tuple[ModelSource, ModelShape] | KvplanError:
 
     try:
         source = find_model(model, offline=True)
+    except KvplanError as error:
+        return InputError(error.message, f"`kvplan profiles add {model}` where the hub can be reached")
+    try:
         return source, model_shape(source.config)
     except KvplanError as error:
         return error.with_traceback(None)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kvplan.load.workload import Workload
 
 LONGEST_WAIVER_DAYS: Final = 180
+SHORTEST_REASON: Final = 3
 
 
 @dataclass(slots=True)

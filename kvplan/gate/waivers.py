@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvplan.errors import InputError
 from kvplan.gate.globs import path_matches
-from kvplan.gate.policy import Waiver, refuse_long_waiver
+from kvplan.gate.policy import SHORTEST_REASON, Waiver, refuse_long_waiver
 from kvplan.gate.result import Finding, WaiverNote
 from kvplan.gate.rules import IDLE_WAIVER, RULE_IDS
 
@@ -74,8 +74,10 @@ def _parsed(comment: Comment, today: dt.date) -> Waiver:
         until = dt.date.fromisoformat(said.get("until", ""))
     except ValueError:
         raise InputError("a waiver without `until=` and a date", hint) from None
-    if len(said.get("reason", "")) < 3:
+    if "reason" not in said:
         raise InputError("a waiver without `reason=`", hint)
+    if len(said["reason"]) < SHORTEST_REASON:
+        raise InputError(f"a waiver whose `reason=` has less than {SHORTEST_REASON} characters", hint)
     refuse_long_waiver(until, today, "comment")
     return Waiver(
         rules,

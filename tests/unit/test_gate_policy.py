@@ -332,6 +332,13 @@ def test_comments_waive_the_launch_below_them(tmp_path: Path, comment: str, rule
     assert len(answer.waived) == (not rules)
 
 
+def test_a_reason_that_is_too_short_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "serve.sh").write_text(f"# kvplan: ignore[KVP001] until=2027-03-31 reason=x\n{TOO_LONG}")
+    load(tmp_path, "gpu: rtx-4090\n")
+    told = {item.rule: item.message for item in judged(tmp_path).findings}
+    assert told["KVP027"] == "a waiver whose `reason=` has less than 3 characters"
+
+
 def test_a_comment_further_up_waives_nothing_and_says_where_the_launch_is(tmp_path: Path) -> None:
     comment = "# kvplan: ignore[KVP001] until=2027-03-31 reason=moves"
     (tmp_path / "serve.sh").write_text(f"{comment}\nset -e\n{TOO_LONG}")
@@ -368,7 +375,7 @@ def test_sound_evidence_fails_whatever_else_could_not_be_judged(tmp_path: Path) 
     assert judged(tmp_path).exit_code is ExitCode.NO
     (tmp_path / "a.sh").unlink()
     assert judged(tmp_path).exit_code is ExitCode.CANNOT_JUDGE
-    assert judged(tmp_path, fail_on="never").exit_code is ExitCode.OK
+    assert judged(tmp_path, fail_on="never").exit_code is ExitCode.CANNOT_JUDGE
 
 
 def test_the_first_policy_loads_and_holds_what_can_be_judged(tmp_path: Path) -> None:
@@ -408,6 +415,29 @@ def test_two_runs_say_the_same(tmp_path: Path) -> None:
     found = read_tree(tmp_path, tree_files(tmp_path))
     answers = [check_launches(found, policy=NO_POLICY, gpu="rtx-4090", today=TODAY) for _ in range(2)]
     assert answers[0].findings == answers[1].findings
+
+
+def test_a_list_is_written_where_output_asks_for_it_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "serve.sh").write_text(f"vllm serve {QWEN} --max-model-len 4096\n")
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "kvplan", "check", *options]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    both = run("--list", "--output", "json=list.json", "--output", "text=list.txt")
+    assert both.returncode == 0
+    assert (tmp_path / "list.txt").read_text() == both.stdout
+    assert [one["model"] for one in json.loads((tmp_path / "list.json").read_text())["launches"]] == [QWEN]
+    for options, said in (
+        (("--list", "--output", "sarif=x"), "--list --output sarif: text and json only"),
+        (("--init", "--output", "json=x"), "--output with --init: nothing is judged"),
+        (("--print-schema", "--output", "json=x"), "--output with --print-schema: nothing is judged"),
+    ):
+        refused = run(*options)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert said in refused.stderr
+        assert not (tmp_path / "x").exists()
+        assert not (tmp_path / FILE_NAME).exists()
 
 
 def test_standard_input_is_judged_by_the_same_policy(tmp_path: Path) -> None:

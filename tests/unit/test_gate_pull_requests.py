@@ -145,9 +145,12 @@ def test_comments_change_nothing(repository: Path) -> None:
 def test_an_unknown_value_is_not_judged_and_the_policy_requires_that_it_is(repository: Path) -> None:
     check_out(repository, "unresolvable")
     answer = judged(repository)
-    assert only(answer).not_judged == "unknown value of max_model_len"
+    assert only(answer).not_judged == (
+        "unknown value of max_model_len: MAX_LEN (a value in the policy's `assume:` would tell)"
+    )
     assert [item.launch.path for item in answer.unmet] == ["deploy/chat.yaml"]
-    assert judged(repository, fail_on="never").exit_code is ExitCode.OK
+    # `fail_on` says which findings fail; what could not be judged is no finding.
+    assert judged(repository, fail_on="never").exit_code is ExitCode.CANNOT_JUDGE
 
 
 def test_a_waived_finding_is_shown_with_its_end_and_comes_back_after_it(repository: Path) -> None:
@@ -323,11 +326,12 @@ def test_an_upgrade_is_told_as_what_it_breaks(copy: Path) -> None:
     assert lines["bare.sh"].endswith("passes without --swap-space (pins no release to compare with)")
     assert " error KVP001: will not start" in text
     assert text.splitlines()[-1] == (
-        "4 launches, 4 judged, 0 not judged; vLLM 0.20.0 breaks 2 of 4 launches: 2 findings new with it, "
-        "1 with the pinned releases too"
+        "4 launches, 4 judged, 0 not judged; vLLM 0.20.0 breaks 1 of 2 pinned launches: "
+        "1 finding new with it, 1 with the pinned releases too, 1 of launches that pin none"
     )
     assert "the base has it too" not in text
-    assert "vLLM 0.20.0 breaks 2 of 4 launches" in as_comment(answer, Marker("default", 1))
+    assert answer.exit_code is ExitCode.NO
+    assert "vLLM 0.20.0 breaks 1 of 2 pinned launches" in as_comment(answer, Marker("default", 1))
     quiet = judged(copy, base=None, vllm_version="0.19.1", gpu="rtx-4090", paths=("deploy",))
     assert as_text(quiet).splitlines()[-1] == (
         "1 launch, 1 judged, 0 not judged; vLLM 0.19.1 breaks none of 1 judged launch: "
@@ -355,3 +359,35 @@ def test_a_file_that_cannot_be_read_where_all_must_be_judged_is_exit_2(copy: Pat
     answer = judged(copy, base="origin/main")
     assert [miss.path for miss in answer.must_read] == ["deploy/chat.yaml"]
     assert answer.exit_code is ExitCode.CANNOT_JUDGE
+    assert judged(copy, base="origin/main", fail_on="never").exit_code is ExitCode.CANNOT_JUDGE
+
+
+@pytest.mark.parametrize("to", ["deploy/chat-8b.yaml", "helm/chat.yaml", None])
+def test_a_launch_that_leaves_a_path_that_must_hold_one_is_news(copy: Path, to: str | None) -> None:
+    required = POLICY.replace("require_judged", "require_launch").partition("waivers:")[0]
+    commit(copy, {".kvplan.yaml": required}, "one launch is required there")
+    git(copy, "branch", "--force", "required")
+    assert judged(copy, base=None, gpu="l4").findings == []
+    if to is None:
+        (copy / "deploy" / "chat.yaml").unlink()
+    else:
+        (copy / to).parent.mkdir(exist_ok=True)
+        git(copy, "mv", "deploy/chat.yaml", to)
+    commit(copy, {}, "elsewhere")
+    answer = judged(copy, base="required")
+    assert [(item.rule, item.status) for item in answer.findings] == [("KVP028", "new")]
+    assert (answer.old, answer.exit_code) == ([], ExitCode.NO)
+    assert "KVP028" in as_comment(answer, Marker("default", 1))
+    # What the merge would be told is what the change was told.
+    assert [item.rule for item in judged(copy, base=None, gpu="l4").findings] == ["KVP028"]
+
+
+def test_a_required_launch_that_the_base_lacks_too_is_no_news(copy: Path) -> None:
+    required = POLICY.replace("  - match: legacy/**\n", "  - match: helm/**\n    require_launch: true\n")
+    commit(copy, {".kvplan.yaml": required}, "required, and never there")
+    git(copy, "branch", "--force", "lacking")
+    git(copy, "mv", "deploy/chat.yaml", "deploy/chat-eu.yaml")
+    commit(copy, {}, "rename")
+    answer = judged(copy, base="lacking")
+    assert [(item.rule, item.status) for item in answer.old] == [("KVP028", "unchanged")]
+    assert answer.exit_code is ExitCode.OK

@@ -146,6 +146,10 @@ def test_the_value_that_is_named_passes(rule: str, tmp_path: Path) -> None:
     assert all(one.now is not None and one.now.starts == "yes" for one in checked.launches)
 
 
+TELLS = "(a value in the policy's `assume:` would tell)"
+MODEL_TELLS = "(a value in the policy's `assume:`, or its `model:`, would tell)"
+
+
 def check(folder: Path, text: str, gpu: str | None = "rtx-4090") -> Checked:
     """The gate over one script, without a policy."""
     (folder / "run.sh").write_text(f"{text}\n")
@@ -155,21 +159,42 @@ def check(folder: Path, text: str, gpu: str | None = "rtx-4090") -> Checked:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("vllm serve $MODEL", "model unknown: MODEL"),
-        (f"vllm serve {QWEN} --max-num-seqs $N", "unknown value of max_num_seqs"),
-        (f"vllm serve {QWEN} $EXTRA", "arguments that are not known here: EXTRA"),
+        ("vllm serve $MODEL", f"model unknown: MODEL {MODEL_TELLS}"),
+        ("vllm serve $MODEL --max-model-len $LEN", f"model unknown: MODEL {MODEL_TELLS}"),
+        (f"vllm serve {QWEN} --max-num-seqs $N", f"unknown value of max_num_seqs: N {TELLS}"),
+        (f"vllm serve {QWEN} $EXTRA", f"arguments that are not known here: EXTRA {TELLS}"),
         (
             f"vllm serve {QWEN} --hf-overrides '{{\"a\": 1}}'",
             "--hf-overrides changes the model's configuration",
         ),
-        ("vllm serve /models/mine", "the model is a path, and its config.json is not known"),
+        (
+            "vllm serve /models/mine",
+            "the model is a path, and its config.json is not known (the policy's `model:` would tell)",
+        ),
         (
             f'vllm serve {QWEN} --speculative-config \'{{"method": "eagle3", "model": "a/b"}}\'',
-            "--speculative-config: the weights and the KV cache of a eagle3 draft are not modelled",
+            (
+                "--speculative-config: the weights and the KV cache of a draft by eagle3 are not modelled "
+                "(leave it out and keep room for the draft yourself, or measure with `kvplan tune`)"
+            ),
+        ),
+        (
+            f'vllm serve {QWEN} --speculative-config \'{{"model": "a/b"}}\'',
+            (
+                "--speculative-config: the weights and the KV cache of a draft model are not modelled "
+                "(leave it out and keep room for the draft yourself, or measure with `kvplan tune`)"
+            ),
+        ),
+        (
+            "vllm serve acme/foo",
+            (
+                "'acme/foo' is no profile, no folder and not in the local Hugging Face cache, and the hub "
+                "is not asked (`kvplan profiles add acme/foo` where the hub can be reached)"
+            ),
         ),
         (
             f"VLLM_PP_LAYER_PARTITION=10,18 vllm serve {QWEN}",
-            "VLLM_PP_LAYER_PARTITION=10,18: an uneven split of the layers by hand is not modelled",
+            "VLLM_PP_LAYER_PARTITION=10,18: an uneven split of the layers by hand is not modelled (unset it)",
         ),
     ],
 )

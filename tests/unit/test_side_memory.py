@@ -88,7 +88,7 @@ def test_weights_on_the_host_leave_the_card() -> None:
 def test_an_ngram_draft_costs_no_weights_and_other_drafts_are_refused() -> None:
     ngram = {"method": "ngram", "num_speculative_tokens": 4}
     assert ask(speculative_config=ngram).settings.num_speculative_tokens == 4
-    with pytest.raises(InputError, match="eagle3 draft are not modelled"):
+    with pytest.raises(InputError, match="draft by eagle3 are not modelled"):
         ask(speculative_config={"method": "eagle3", "model": "x", "num_speculative_tokens": 3})
     with pytest.raises(InputError, match="--speculative-config is not JSON"):
         ask(speculative_config="{oops")

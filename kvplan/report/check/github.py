@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvplan.report.check.safe import clean, clean_path, message_of
+from kvplan.report.check.safe import clean, clean_path, told_of
 
 if TYPE_CHECKING:
     from kvplan.gate.result import Checked, Finding, LaunchResult
@@ -36,7 +36,7 @@ def as_commands(checked: Checked) -> str:
 def _command(finding: Finding) -> str:
     return command(
         _COMMANDS[finding.severity],
-        message_of(finding),
+        told_of(finding),
         file=clean_path(finding.path),
         line=finding.line,
         endLine=max(finding.end_line, finding.line),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvplan.report.check.identity import fingerprints
-from kvplan.report.check.safe import clean_path, message_of, safe_json
+from kvplan.report.check.safe import clean_path, safe_json, told_of
 
 if TYPE_CHECKING:
     from kvplan.gate.result import Checked
@@ -22,7 +22,7 @@ def as_code_quality(checked: Checked) -> str:
     findings = [*checked.findings, *checked.old]
     report = [
         {
-            "description": f"{finding.rule}: {message_of(finding)}",
+            "description": f"{finding.rule}: {told_of(finding)}",
             "check_name": finding.rule,
             "fingerprint": fingerprint,
             "severity": _SEVERITIES[finding.severity],

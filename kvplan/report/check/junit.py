@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from kvplan.report.check.safe import clean, clean_path, message_of
+from kvplan.report.check.safe import clean, clean_path, message_of, told_of
 from kvplan.report.check.words import known_before
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _launch_case(item: LaunchResult, name: str, checked: Checked) -> TestCase:
     if item.not_judged is None:
         return case
     reason = f"{clean_path(launch.path)}:{launch.line}: not judged: {clean(item.not_judged)}"
-    if item.must_be_judged and checked.fail_on != "never":
+    if item.must_be_judged:
         case.result += [Error(reason, "not-judged")]
     elif not case.result:
         _skip(case, reason)
@@ -123,7 +123,9 @@ def _tell(case: TestCase, findings: list[Finding], checked: Checked) -> None:
     failing = checked.failing
     told: list[str] = []
     for finding in findings:
-        text = f"{clean_path(finding.path)}:{finding.line}: {message_of(finding)}"
+        holds = finding.waiver is not None and not finding.waiver.expired
+        said = message_of(finding) if holds else told_of(finding)
+        text = f"{clean_path(finding.path)}:{finding.line}: {said}"
         if any(finding is other for other in failing):
             case.result += [Failure(text, finding.rule)]
         elif finding.waiver is not None and not finding.waiver.expired:

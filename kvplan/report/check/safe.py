@@ -70,6 +70,20 @@ def message_of(finding: Finding) -> str:
     return f"{text}; passes {joint_of(finding.passes)}{clean(finding.passes)}" if finding.passes else text
 
 
+def told_of(finding: Finding) -> str:
+    """What a finding says, and the waiver that it falls or fell under."""
+    return f"{message_of(finding)}{waiver_of(finding)}"
+
+
+def waiver_of(finding: Finding) -> str:
+    """The waiver's last day and reason, to stand behind what the finding says; empty where there is none."""
+    waiver = finding.waiver
+    if waiver is None:
+        return ""
+    said = f"waiver expired on {waiver.until}" if waiver.expired else f"waived until {waiver.until}"
+    return f" ({said}: {clean(waiver.reason)})"
+
+
 def joint_of(passes: str) -> str:
     """The word before a value that would pass; a flag that is to go brings its own."""
     return "" if passes.startswith("without ") else "with "

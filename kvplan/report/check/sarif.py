@@ -14,7 +14,7 @@ from urllib.parse import quote
 import kvplan
 from kvplan.report.check.identity import fingerprints
 from kvplan.report.check.rule_pages import RulePage, rule_pages
-from kvplan.report.check.safe import clean_path, message_of, safe_json
+from kvplan.report.check.safe import clean_path, safe_json, told_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ def _result(
     out: dict[str, Any] = {
         "ruleId": finding.rule,
         "level": finding.severity,
-        "message": {"text": message_of(finding)},
+        "message": {"text": told_of(finding)},
         "locations": [
             {
                 "physicalLocation": {

@@ -48,7 +48,7 @@ def show(checked: Checked, form: str, outputs: Sequence[tuple[str, Path]], *, ta
     """
     for wanted, path in outputs:
         text = render(checked, wanted, tag=tag, root=root).rstrip("\n")
-        _write(path, f"{text}\n" if text else "", "w")
+        write(path, f"{text}\n" if text else "", "w")
     if form != "github":
         return render(checked, form, tag=tag, root=root).rstrip("\n")
     from kvplan.report.check.markdown import as_summary
@@ -56,7 +56,7 @@ def show(checked: Checked, form: str, outputs: Sequence[tuple[str, Path]], *, ta
     if commands := render(checked, "github", tag=tag, root=root):
         sys.stderr.write(commands + "\n")
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        _write(Path(summary), as_summary(checked) + "\n", "a")
+        write(Path(summary), as_summary(checked) + "\n", "a")
     return render(checked, "text", tag=tag, root=root)
 
 
@@ -96,7 +96,12 @@ def _renderer(form: str) -> Callable[[Checked], str]:
     return as_text
 
 
-def _write(path: Path, text: str, mode: str) -> None:
+def write(path: Path, text: str, mode: str) -> None:
+    """Write the text.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
     try:
         with path.open(mode, encoding="utf-8", newline="\n") as file:
             file.write(text)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvplan.report.check.safe import clean, clean_path, message_of, place_of, shown_line
-from kvplan.report.check.words import known_before, upgrade_told
+from kvplan.report.check.safe import clean, clean_path, place_of, shown_line, told_of
+from kvplan.report.check.words import known_before, percent_change, pinning_none, upgrade_told
 
 if TYPE_CHECKING:
     from kvplan.gate.result import Checked, Finding, LaunchResult
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def as_text(checked: Checked) -> str:
     """Findings, new ones first; what was waived, fixed, changed, not judged and not read; a count."""
-    alone = _alone(checked)
+    alone = pinning_none(checked)
     lines = [
         _line(item) + (" (pins no release to compare with)" if id(item.launch) in alone else "")
         for item in checked.findings
@@ -43,20 +43,8 @@ def as_text(checked: Checked) -> str:
     return "\n".join(map(shown_line, [*lines, _count(checked)]))
 
 
-def _alone(checked: Checked) -> set[int]:
-    """Launches that an upgrade finds without a counterpart: they pin nothing."""
-    if checked.upgrade_to is None:
-        return set()
-    return {id(item.launch) for item in checked.launches if item.change == "added"}
-
-
 def _line(item: Finding) -> str:
-    text = f"{place_of(item.path, item.line)}: {item.severity} {item.rule}: {message_of(item)}"
-    waiver = item.waiver
-    if waiver is None:
-        return text
-    said = f"waiver expired on {waiver.until}" if waiver.expired else f"waived until {waiver.until}"
-    return f"{text} ({said}: {clean(waiver.reason)})"
+    return f"{place_of(item.path, item.line)}: {item.severity} {item.rule}: {told_of(item)}"
 
 
 def _change(item: LaunchResult) -> str | None:
@@ -68,12 +56,13 @@ def _change(item: LaunchResult) -> str | None:
     if before.vllm_version != now.vllm_version:
         parts.append(f"vLLM {before.vllm_version} -> {now.vllm_version}")
     if before.kv_tokens != now.kv_tokens:
-        share = f" ({100 * (now.kv_tokens / before.kv_tokens - 1):+.1f} %)" if before.kv_tokens > 0 else ""
+        change = percent_change(before.kv_tokens, now.kv_tokens, 1) if before.kv_tokens > 0 else None
+        share = f" ({change})" if change else ""
         parts.append(f"KV tokens {before.kv_tokens:,} -> {now.kv_tokens:,}{share}")
     if before.max_requests != now.max_requests or before.max_model_len != now.max_model_len:
         parts.append(
-            f"requests of max_model_len {before.max_requests} of {before.max_model_len:,} -> "
-            f"{now.max_requests} of {now.max_model_len:,}"
+            f"requests at once at max_model_len: {before.max_requests} ({before.max_model_len:,} tokens) -> "
+            f"{now.max_requests} ({now.max_model_len:,} tokens)"
         )
     if (before.gpu, before.num_gpus) != (now.gpu, now.num_gpus):
         parts.append(f"GPUs {before.num_gpus} x {before.gpu} -> {now.num_gpus} x {now.gpu}")
@@ -90,8 +79,12 @@ def _count(checked: Checked) -> str:
         f"{len(checked.not_judged)} not judged"
     )
     if checked.upgrade_to is not None:
-        text += f"; {upgrade_told(checked)}: {found} {findings} new with it"
+        alone = pinning_none(checked)
+        unpinned = sum(id(item.launch) in alone for item in checked.findings)
+        new = found - unpinned
+        text += f"; {upgrade_told(checked)}: {new} {'finding' if new == 1 else 'findings'} new with it"
         text += f", {known} with the pinned releases too" if known else ""
+        text += f", {unpinned} of launches that pin none" if unpinned else ""
     elif checked.base is not None:
         text += f", {found} new {findings}" + (f", {known} that the base has too" if known else "")
     else:

@@ -31,15 +31,27 @@ def known_before(checked: Checked) -> str:
 
 
 def upgrade_told(checked: Checked) -> str:
-    """How many launches another vLLM breaks: with an error that their own release does not have."""
-    release, total = clean(checked.upgrade_to or ""), len(checked.launches)
-    broken = {id(one.launch) for one in checked.findings if one.launch and one.severity == "error"}
+    """How many launches another vLLM breaks: with an error that their own release does not have.
+
+    A launch that pins none has nothing that could break: what is wrong with it may be wrong with any release.
+    """
+    release, alone = clean(checked.upgrade_to or ""), pinning_none(checked)
+    pinned = "pinned " if alone else ""
+    broken = {id(one.launch) for one in checked.findings if one.launch and one.severity == "error"} - alone
+    total = len(checked.launches) - len(alone)
     if broken:
-        return f"vLLM {release} breaks {len(broken)} of {total} launch{'' if total == 1 else 'es'}"
-    judged = len(checked.judged)
+        return f"vLLM {release} breaks {len(broken)} of {total} {pinned}launch{'' if total == 1 else 'es'}"
+    judged = sum(id(item.launch) not in alone for item in checked.judged)
     if not judged:
         return f"nothing can be said of vLLM {release}"
-    return f"vLLM {release} breaks none of {judged} judged launch{'' if judged == 1 else 'es'}"
+    return f"vLLM {release} breaks none of {judged} judged {pinned}launch{'' if judged == 1 else 'es'}"
+
+
+def pinning_none(checked: Checked) -> set[int]:
+    """The `id` of launches that an upgrade finds without a counterpart: they pin no release."""
+    if checked.upgrade_to is None:
+        return set()
+    return {id(item.launch) for item in checked.launches if item.change == "added"}
 
 
 def shown_launches(checked: Checked) -> list[LaunchResult]:
@@ -100,7 +112,13 @@ def _by_how_much(item: LaunchResult) -> str:
     now, before = item.now, item.before
     if now is None or before is None or not before.kv_tokens or "no" in {now.starts, before.starts}:
         return ""
-    return f" ({100 * (now.kv_tokens / before.kv_tokens - 1):+.0f} %)"
+    return f" ({percent_change(before.kv_tokens, now.kv_tokens)})"
+
+
+def percent_change(before: int, now: int, digits: int = 0) -> str:
+    """By how much it rose or fell, in percent with its sign; what rounds to nothing has none."""
+    rounded = round(100 * (now / before - 1), digits)
+    return f"{rounded:+.{digits}f} %" if rounded else f"{0:.{digits}f} %"
 
 
 def direction(item: LaunchResult) -> str | None:

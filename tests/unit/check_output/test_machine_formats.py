@@ -13,7 +13,7 @@ import pytest
 import xmlschema
 from junitparser import JUnitXml
 
-from kvplan.gate.result import Checked, LaunchResult
+from kvplan.gate.result import Checked, LaunchResult, WaiverNote
 from kvplan.report.check.gitlab import as_code_quality
 from kvplan.report.check.identity import fingerprints
 from kvplan.report.check.junit import as_junit
@@ -229,3 +229,38 @@ def test_a_finding_of_the_policy_is_a_case_of_its_file() -> None:
 def test_a_junit_reader_reads_it_back(broken: Checked) -> None:
     document = JUnitXml.fromstring(as_junit(broken))
     assert (document.tests, document.failures, document.skipped) == (5, 1, 2)
+
+
+def test_an_expired_waiver_is_told_with_its_day_in_every_format() -> None:
+    late = WaiverNote(until="2026-10-31", reason="the machine is replaced", expired=True)
+    chat = LaunchResult(launch(), change="changed", now=numbers(), before=numbers())
+    answer = checked(
+        chat,
+        findings=[finding(chat.launch, waiver=late)],
+        old=[finding(chat.launch, rule="KVP006", status="unchanged", waiver=late)],
+    )
+    said = "waiver expired on 2026-10-31"
+    results = sarif_of(answer)["runs"][0]["results"]
+    assert [said in one["message"]["text"] for one in results] == [True, True]
+    assert [said in one["description"] for one in code_quality_of(answer)] == [True, True]
+    (case,) = junit_of(answer)[0]
+    assert [said in (one.get("message") or one.text or "") for one in case] == [True, True]
+    for form in ("text", "markdown", "github", "json"):
+        text = render(answer, form, tag="default", root=Path())
+        assert said in text or '"expired": true' in text, form
+
+
+def test_what_a_waiver_covers_is_shown_with_its_day_where_the_host_does_not_take_it_for_a_problem(
+    broken: Checked,
+) -> None:
+    for form in ("text", "markdown", "junit", "json"):
+        assert "2027-02-28" in render(broken, form, tag="default", root=Path()), form
+    for form in ("sarif", "gitlab", "github"):
+        assert "legacy/serve.sh" not in render(broken, form, tag="default", root=Path()), form
+
+
+def test_what_the_policy_wants_judged_is_an_error_whatever_findings_fail() -> None:
+    item = LaunchResult(launch(), not_judged="model unknown", must_be_judged=True)
+    answer = checked(item, fail_on="never")
+    assert answer.verdict == "cannot_judge"
+    assert junit_of(answer)[0][0][0].tag == "error"
