@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from kvplan.config.serving import ServingConfig
 from kvplan.errors import InputError
 from kvplan.memory.interval import Interval
-from kvplan.memory.solve import longest_request, most_requests
+from kvplan.memory.solve import Solved, longest_request, most_requests
 from kvplan.memory.what_if import VIEWS, View
 from kvplan.planning import Planned, PlanRequest, plan_for
 from kvplan.report.estimate import EstimateReport
@@ -21,6 +23,9 @@ from kvplan.report.what_if import as_dict, ask_views, render_views
 from kvplan.smallest import smallest_hardware
 from kvplan.units import GIB
 from kvplan.variants import all_cards, compare, meets_target
+
+if TYPE_CHECKING:
+    from kvplan.memory.planner import Planner
 
 FOUR_GIB = ServingConfig(kv_cache_memory_bytes=4 * GIB)
 
@@ -96,18 +101,81 @@ def test_views_render_in_every_format() -> None:
 
 
 def test_the_longest_request_of_which_32_run_at_once() -> None:
-    answer = planned().estimate()
+    case = planned()
     # 4,680 // 32 = 146 blocks each, 146 x 16 tokens
-    assert longest_request(answer, 32) == Interval.exactly(2_336)
-    assert longest_request(answer, 5_000) == Interval.exactly(0)
-    assert most_requests(answer, 2_336) == Interval.exactly(32)
-    assert most_requests(answer, 2_337) == Interval.exactly(31)
+    found = longest_request(case.planner, case.serving, 32)
+    assert found.value == Interval.exactly(2_336)
+    assert found.flags == {"max_model_len": 2_336}
+    # 512 tokens of a step are no token for each of 5,000 requests
+    few = FOUR_GIB.with_flags(max_num_batched_tokens=512)
+    assert longest_request(case.planner, few, 5_000) == Solved(Interval.exactly(0))
+    assert most_requests(case.planner, case.serving, 2_336).value == Interval.exactly(32)
+    assert most_requests(case.planner, case.serving, 2_337).value == Interval.exactly(31)
+
+
+def test_flags_that_the_answer_needs_are_named() -> None:
+    case = planned()
+    # 4,680 // 585 = 8 blocks, 128 tokens each; vLLM runs 256 at once by itself on this card
+    found = longest_request(case.planner, case.serving, 585)
+    assert found.value == Interval.exactly(128)
+    assert found.flags == {"max_model_len": 128, "max_num_seqs": 585}
+    most = most_requests(case.planner, case.serving, 128)
+    assert most.value == Interval.exactly(585)
+    assert most.flags == {"max_num_seqs": 585}
+    short = case.serving.with_flags(max_model_len=1_024)
+    assert most_requests(case.planner, short, 2_336).flags == {"max_model_len": 2_336}
+    # 74,880 usable tokens, and the model takes 32,768
+    assert most_requests(case.planner, case.serving, 38_000) == Solved(Interval.exactly(0))
+    assert longest_request(case.planner, short, 1).value == Interval.exactly(32_768)
+
+
+SOLVED_FOR: Final[tuple[tuple[str, str, dict[str, object]], ...]] = (
+    ("llama-3.1-8b", "h100-sxm", {"tensor_parallel_size": 2, "enforce_eager": True}),
+    ("qwen2-7b", "4090", {}),
+    ("gemma-3-4b", "l4", {}),
+    ("gemma-2-9b", "a100-80gb", {"gpu_memory_utilization": 0.8}),
+    ("deepseek-v2-lite", "h200", {}),
+    ("openai/gpt-oss-20b", "h100-sxm", {"enforce_eager": True}),
+    ("Qwen/Qwen3-30B-A3B", "h100-sxm", {}),
+    ("ibm-granite/granite-4.0-h-tiny", "a100-80gb", {}),
+)
+
+
+@pytest.mark.parametrize(("model", "gpu", "flags"), SOLVED_FOR)
+@pytest.mark.parametrize(("max_num_seqs", "concurrency"), [(1, 33), (256, 7), (256, 300)])
+def test_a_solution_survives_its_own_re_check(
+    model: str, gpu: str, flags: dict[str, object], max_num_seqs: int, concurrency: int
+) -> None:
+    # From a base far shorter than the answer: the answer's own length and number of requests cost memory too.
+    serving = ServingConfig(max_model_len=512, max_num_seqs=max_num_seqs).with_flags(**flags)
+    case = planned(model=model, gpu=gpu, serving=serving)
+
+    def holds(planner: Planner, flags: dict[str, int], num_tokens: int) -> int:
+        asked_back = planner.estimate(serving.with_flags(**flags))
+        assert num_tokens <= asked_back.max_model_len
+        return min(asked_back.capacity.requests(num_tokens).mid, asked_back.settings.max_num_seqs)
+
+    longest = longest_request(case.planner, serving, concurrency)
+    block, most_tokens = 16, case.estimate().shape.max_model_len
+    if longest.value.mid:
+        assert holds(case.planner, longest.flags, longest.value.mid) >= concurrency
+        assert longest.value.low <= longest.value.mid <= longest.value.high
+    longer = longest.value.mid + block
+    if longer <= most_tokens:
+        further = {"max_model_len": longer, "max_num_seqs": max(max_num_seqs, concurrency)}
+        assert holds(case.planner, further, longer) < concurrency
+    most = most_requests(case.planner, serving, 777)
+    assert holds(case.planner, most.flags, 777) >= most.value.mid
+    one_more = max(max_num_seqs, most.value.mid + 1)
+    assert holds(case.planner, {"max_model_len": 777, "max_num_seqs": one_more}, 777) <= most.value.mid
 
 
 def test_a_solution_speaks_of_the_target_and_of_cards() -> None:
     request = asked(target_concurrency=32)
     solution = Solution.of(plan_for(request), request)
-    assert "longest request with 32 at once: 2,336 tokens" in solution.render("text")
+    assert "longest request with 32 at once: 2,336 tokens, with --max-model-len 2336\n" in solution.render(
+        "text"
+    )
     assert solution.as_dict()["most_requests"]["mid"] == 2  # 4,680 // 2,048 blocks of a 32,768 token request
 
 
@@ -119,6 +187,20 @@ def test_the_smallest_hardware_is_the_cheapest_that_does_it() -> None:
     costs = [price * count for price, count in zip(prices, counts, strict=True)]
     assert costs == sorted(costs)
     assert all(v.estimate is not None and v.estimate.verdict.starts == "yes" for v in found)
+
+
+def test_cards_are_asked_with_room_for_the_target_and_the_solution_says_so() -> None:
+    one = asked(serving=ServingConfig(max_model_len=1_024, max_num_seqs=1))
+    found = smallest_hardware(one, concurrency=33, num_tokens=2_012)
+    assert found
+    for variant in found:
+        assert variant.estimate is not None
+        assert variant.estimate.settings.max_num_seqs == 33
+        assert variant.estimate.max_model_len == 2_012
+        assert variant.estimate.capacity.requests(2_012).mid >= 33
+    request = dataclasses.replace(one, target_concurrency=33)
+    said = Solution.of(plan_for(request), request).render("text")
+    assert "1,024 tokens at once, with --max-num-seqs 33 where it is below, cheapest" in said
 
 
 def test_names_are_compared_as_what_they_are() -> None:
