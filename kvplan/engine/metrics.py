@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +26,9 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "queue_time_requests_total": ("vllm:request_queue_time_seconds_count",),
 }
 _LARGEST_OF_ENGINES: Final = frozenset({"kv_cache_usage"})
+_MOST: Final = 10**15
+"""From here on nothing that vLLM counts is meant: it is a server's fault, or somebody's joke."""
+_ROUNDING: Final = 1e-6
 _CACHE_INFO: Final = "vllm:cache_config_info"
 
 
@@ -55,9 +57,9 @@ class MetricsSnapshot:
     """Labels of cache_config_info: block_size, num_gpu_blocks, cache_dtype, kv_cache_size_tokens (0.24+) …"""
 
     def cache_int(self, label: str) -> int | None:
-        """A whole number of cache_config_info; None if it is missing or none."""
+        """A whole number of cache_config_info; None if it is missing, none, or one that no cache has."""
         text = self.cache_config.get(label, "")
-        return int(text) if text.isdecimal() else None
+        return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST)) else None
 
 
 def parse_metrics(text: str) -> MetricsSnapshot:
@@ -72,18 +74,23 @@ def parse_metrics(text: str) -> MetricsSnapshot:
             for sample in family.samples:
                 if sample.name == _CACHE_INFO:
                     cache = dict(sample.labels)
-                elif (attribute := wanted.get(sample.name)) is not None and math.isfinite(sample.value):
+                elif (attribute := wanted.get(sample.name)) is not None:
                     values.setdefault(attribute, []).append(sample.value)
     except (ValueError, KeyError, IndexError):
         # The parser is strict; what it had read before the garbage is good.
         pass
+    # Of several engines one that is not plausible makes the whole unknown.
     combined = {
         attribute: max(found) if attribute in _LARGEST_OF_ENGINES else sum(found)
         for attribute, found in values.items()
+        if all(_is_plausible(attribute, value) for value in found)
     }
-    # A sum of finite numbers may still be none: unknown, because JSON has no infinity.
-    finite = {attribute: value for attribute, value in combined.items() if math.isfinite(value)}
-    return MetricsSnapshot(**finite, cache_config=cache)
+    return MetricsSnapshot(**combined, cache_config=cache)
+
+
+def _is_plausible(attribute: str, value: float) -> bool:
+    """Whether vLLM may have meant it: a share is one, and nothing is negative, endless or no number."""
+    return 0 <= value <= (1 + _ROUNDING if attribute in _LARGEST_OF_ENGINES else _MOST)
 
 
 def scrape(base_url: str, api_key: str | None = None, timeout_s: float = 5.0) -> MetricsSnapshot | None:

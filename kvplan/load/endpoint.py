@@ -20,6 +20,8 @@ _ENDPOINT: Final = re.compile(
 """What follows a server's address in the URL of one of its endpoints (vLLM 0.32.0 entrypoints/openai)."""
 _HEADER_SAFE: Final = re.compile(r"[\x21-\x7e]+")
 _SHOWN: Final = 120
+_LOGIN: Final = re.compile(r"^((?:[^:/?#@]*:)?//|).*@", re.DOTALL)
+_BEHIND: Final = re.compile(r"[?#].*", re.DOTALL)
 
 
 def make_endpoint(
@@ -69,9 +71,15 @@ def tls_context(ca_file: str) -> object:
         raise InputError(f"--ca-file {ca_file}: {error.strerror}", "name a readable PEM file") from error
 
 
+def shown_url(url: str) -> str:
+    """An address as it may be printed, whatever it is: nothing of a login, nothing behind a question mark."""
+    without_login = _LOGIN.sub(r"\1***@", url)
+    return _BEHIND.sub(lambda match: f"{match[0][0]}***", without_login)[:_SHOWN]
+
+
 def _base_url(url: str) -> str:
     parts = _split(url)
-    shown = url[:_SHOWN]
+    shown = shown_url(url)
     if parts.username is not None or parts.password is not None:
         # Not shown: it would put the password into logs.
         raise InputError(
@@ -91,7 +99,7 @@ def _base_url(url: str) -> str:
 
 
 def _split(url: str) -> SplitResult:
-    shown = url[:_SHOWN]
+    shown = shown_url(url)
     if len(url) > _LONGEST_URL or not url.isprintable() or " " in url:
         raise InputError(f"--url {shown!r} is no address of a server", _EXAMPLE)
     try:
@@ -99,7 +107,9 @@ def _split(url: str) -> SplitResult:
         host, port = parts.hostname, parts.port
         (host or "").encode("idna")
     except ValueError as error:  # UnicodeError is one too
-        raise InputError(f"--url {shown}: {error}", _EXAMPLE) from error
+        # What it says may quote a password.
+        why = str(error) if shown == url[:_SHOWN] else "no address of a server"
+        raise InputError(f"--url {shown}: {why}", _EXAMPLE) from error
     if parts.scheme not in {"http", "https"}:
         raise InputError(f"--url {shown} does not begin with http:// or https://", _EXAMPLE)
     if not host or port == 0:

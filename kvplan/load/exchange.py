@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvplan.load.records import Endpoint, RequestRecord
+from kvplan.load.session import compressed_by, read_at_most, sent_on_to
 from kvplan.load.stream import StreamError, StreamReader, error_text
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     import aiohttp
 
     from kvplan.load.lengths import LengthSample
+
+_MOST_ERROR_BYTES: Final = 64 << 10
+"""Of a refusal's body, which may have no end."""
+_SLACK: Final = 1.1
+"""Some servers count a token or two more than they were asked for: the end mark, the role."""
 
 
 class Exchange:
@@ -80,7 +86,7 @@ class Exchange:
         if logprobs is not None:
             request["logprobs"] = logprobs
         body = json.dumps(request, separators=(",", ":")).encode()
-        reader = StreamReader(keep_token_ids=keep_answer)
+        reader = StreamReader(keep_token_ids=keep_answer, hide=endpoint.hide)
         error: str | None = None
         self.started_s = self.heard_s = time.perf_counter()
         try:
@@ -91,15 +97,24 @@ class Exchange:
         except (aiohttp.ClientError, StreamError, OSError) as caught:
             error = _reason(caught)
         self.answer_ids = reader.token_ids
-        return self._record(reader, error)
+        return self._record(reader, None if error is None else endpoint.hide(error))
 
     async def _read(
         self, session: aiohttp.ClientSession, endpoint: Endpoint, body: bytes, reader: StreamReader
     ) -> str | None:
         headers = {"Content-Type": "application/json"}
-        async with session.post(endpoint.at("/v1/completions"), data=body, headers=headers) as response:
+        url = endpoint.at("/v1/completions")
+        async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            status = f"{response.status} {response.reason}"
+            elsewhere = sent_on_to(response)
+            if elsewhere is not None:
+                return f"{status}: it sends requests on to {elsewhere}; requests are not sent on"
             if response.status != 200:
-                return f"{response.status} {response.reason}: {error_text(await response.read())}"
+                text = error_text(await read_at_most(response, _MOST_ERROR_BYTES), endpoint.hide)
+                return f"{status}: {text}"
+            coding = compressed_by(response)
+            if coding is not None:
+                return f"the answer is compressed ({coding}), which nobody asked for"
             async for data in response.content.iter_any():
                 now = time.perf_counter()
                 tokens = reader.feed(data)
@@ -122,18 +137,28 @@ class Exchange:
 
     def _record(self, reader: StreamReader, error: str | None) -> RequestRecord:
         heard = self._ttft_s is not None
+        counted = reader.output_tokens
+        is_true = counted is None or self._can_be_true(counted)
         return RequestRecord(
             number=self.number,
             start_s=self.started_s - self._origin_s,
             input_len=self.lengths.input_len,
             output_len=self.lengths.output_len,
             prompt_tokens=reader.prompt_tokens,
-            output_tokens=reader.output_tokens,
+            output_tokens=counted if is_true else None,
             ttft_s=self._ttft_s,
             itl_s=tuple(self._itl_s),
             e2e_s=self.heard_s - self.started_s if heard else None,
             error=error,
+            claimed_tokens=None if is_true else counted,
         )
+
+    def _can_be_true(self, counted: int) -> bool:
+        """Whether the server's count goes with what was asked for and what came; a chunk may hold several."""
+        chunks = 0 if self._ttft_s is None else 1 + len(self._itl_s)
+        if not counted:
+            return not chunks
+        return counted <= max(_SLACK * self.lengths.output_len + 1, chunks)
 
 
 def _reason(error: BaseException) -> str:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kvplan.load.workload import Workload
 
 SCHEMA: Final = "kvplan.measurement/1"
+NO_METRICS: Final = "no vLLM /metrics: cache use, preemptions and waiting are unknown"
+WAITED: Final = "requests waited for KV cache while all users were being served"
 
 _COLD: Final = 1.25
 """The first quarter's median gap over that of the rest, from which on the server was still warming up."""
@@ -75,15 +77,17 @@ class Measurement:
             and f"the server was still warming up: the first quarter was {slowdown:.1f} times slower",
             summary.wrong_lengths
             and f"{summary.wrong_lengths} answers have another length than was asked for",
+            summary.miscounted
+            and f"the server's count of tokens cannot be true in {summary.miscounted} answers (far more than "
+            "were asked for and came, or none although some came): no token throughput",
             summary.completed
             and summary.total_output_tokens is None
+            and not summary.miscounted
             and "the server did not count tokens: no token throughput",
             0 < summary.completed < _P99_NEEDS
             and f"P99 of {summary.completed} requests is close to the slowest one",
-            server is None and "no vLLM /metrics: cache use, preemptions and waiting are unknown",
-            server is not None
-            and bool(server.waited_for_memory)
-            and "requests waited for KV cache while all users were being served",
+            server is None and NO_METRICS,
+            server is not None and bool(server.waited_for_memory) and WAITED,
             is_slow_at_first and server is not None and not server.waited_for_memory and queue,
         ]
         return tuple(note for note in notes if note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,6 +32,12 @@ class Endpoint:
         """The address of a path of this server: `/metrics`."""
         return f"{self.base_url.rstrip('/')}{path}"
 
+    def hide(self, text: str) -> str:
+        """What the server said, without the key: some repeat it when they complain."""
+        if not self.api_key:
+            return text
+        return text.replace(self.api_key, "***").replace(json.dumps(self.api_key)[1:-1], "***")
+
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
@@ -47,7 +54,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     """Prompt tokens that the server counted."""
     output_tokens: int | None = None
-    """Answer tokens that the server counted."""
+    """Answer tokens that the server counted; None too where its count cannot be true (`claimed_tokens`)."""
     ttft_s: float | None = None
     """From sending to the first chunk with a token."""
     itl_s: tuple[float, ...] = ()
@@ -56,6 +63,8 @@ class RequestRecord:
     """From sending to the last chunk with a token."""
     error: str | None = None
     """Why it failed; None for an answer that came whole."""
+    claimed_tokens: int | None = None
+    """A count that cannot be true: more than was asked for and than chunks came, or 0 although some came."""
 
     @property
     def ok(self) -> bool:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.errors import LoadError
 from kvplan.load.server_metrics import fetch_metrics
-from kvplan.load.session import no_answer, open_session, read_at_most
+from kvplan.load.session import no_answer, open_session, read_at_most, sent_on_to
 from kvplan.load.stream import error_text
+from kvplan.visible import visible
 
 if TYPE_CHECKING:
     import aiohttp
@@ -83,14 +84,20 @@ def require_served(info: ServerInfo, endpoint: Endpoint) -> None:
 
 def served_names(info: ServerInfo) -> str:
     """The models that it serves, in words."""
-    names = [model.name[:_LONGEST_NAME] for model in info.models or ()]
+    names = [visible(model.name[:_LONGEST_NAME]) for model in info.models or ()]
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return (", ".join(names[:_NAMES_SHOWN]) + more) or "no model"
 
 
 async def _models(session: aiohttp.ClientSession, endpoint: Endpoint) -> tuple[ServedModel, ...] | None:
     url = endpoint.at("/v1/models")
-    async with session.get(url) as response:
+    async with session.get(url, allow_redirects=False) as response:
+        elsewhere = sent_on_to(response)
+        if elsewhere is not None:
+            raise LoadError(
+                f"{url} answered {response.status}: it sends requests on to {endpoint.hide(elsewhere)}",
+                "give that address with --url, if it is the server that you mean: none is followed",
+            )
         body = await read_at_most(response, _MOST_BYTES)
         if response.status in {401, 403}:
             key = "the key was refused" if endpoint.api_key else "it wants a key, and none was given"
@@ -103,7 +110,8 @@ async def _models(session: aiohttp.ClientSession, endpoint: Endpoint) -> tuple[S
             return None
         if response.status != 200:
             raise LoadError(
-                f"{url} answered {response.status}: {error_text(body)}", "look at the server's own log"
+                f"{url} answered {response.status}: {error_text(body, endpoint.hide)}",
+                "look at the server's own log",
             )
     try:
         answer: Any = json.loads(body)
@@ -128,7 +136,10 @@ async def _version(session: aiohttp.ClientSession, endpoint: Endpoint) -> str | 
     import aiohttp
 
     with contextlib.suppress(aiohttp.ClientError, OSError, ValueError, RecursionError):
-        async with asyncio.timeout(_TIMEOUT_S), session.get(endpoint.at("/version")) as response:
+        async with (
+            asyncio.timeout(_TIMEOUT_S),
+            session.get(endpoint.at("/version"), allow_redirects=False) as response,
+        ):
             if response.status == 200:
                 answer = json.loads(await read_at_most(response, _MOST_BYTES))
                 version = answer.get("version") if isinstance(answer, dict) else None

@@ -81,7 +81,7 @@ async def fetch_metrics(session: aiohttp.ClientSession, endpoint: Endpoint) -> M
     try:
         async with (
             asyncio.timeout(_TIMEOUT_S),
-            session.get(endpoint.at("/metrics")) as response,
+            session.get(endpoint.at("/metrics"), allow_redirects=False) as response,
         ):
             if response.status != 200:
                 return None

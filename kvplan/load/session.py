@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from kvplan.errors import LoadError, MissingDependencyError
-from kvplan.load.endpoint import tls_context
+from kvplan.load.endpoint import shown_url, tls_context
 from kvplan.load.prompts import sample_text
 from kvplan.load.stream import error_text
 
@@ -25,6 +25,7 @@ _CONNECT_TIMEOUT_S: Final = 10.0
 _TOKENIZE_TIMEOUT_S: Final = 60.0
 _MOST_BYTES: Final = 16 << 20
 _SHOWN: Final = 200
+_LARGEST_ID: Final = 1 << 31
 _KEEP_ALIVE_S: Final = 4.0
 """Below uvicorn's 5 s, so that no request is sent on a connection that the server is just closing."""
 
@@ -46,10 +47,12 @@ async def open_session(endpoint: Endpoint) -> AsyncIterator[aiohttp.ClientSessio
     local = urlsplit(endpoint.base_url).hostname in {"127.0.0.1", "localhost", "::1"}
     tls: Any = endpoint.verify_tls if endpoint.ca_file is None else tls_context(endpoint.ca_file)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S, ssl=tls)
-    headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+    # Uncompressed: a small answer cannot grow to gigabytes here, and no chunk waits in a compressor.
+    headers = {"Accept-Encoding": "identity"}
+    headers |= {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
     async with aiohttp.ClientSession(
-        connector=connector, headers=headers, timeout=timeout, trust_env=not local
+        connector=connector, headers=headers, timeout=timeout, trust_env=not local, auto_decompress=False
     ) as session:
         yield session
 
@@ -65,20 +68,49 @@ async def ordinary_token_ids(session: aiohttp.ClientSession, endpoint: Endpoint)
     url = endpoint.at("/tokenize")
     body = {"model": endpoint.model, "prompt": sample_text(), "add_special_tokens": False}
     try:
-        async with asyncio.timeout(_TOKENIZE_TIMEOUT_S), session.post(url, json=body) as response:
+        async with (
+            asyncio.timeout(_TOKENIZE_TIMEOUT_S),
+            session.post(url, json=body, allow_redirects=False) as response,
+        ):
             answer = await read_at_most(response, _MOST_BYTES)
             if response.status == 200:
-                ids = json.loads(answer)["tokens"]
-                return sorted({number for number in ids if isinstance(number, int) and number >= 0})
-            complaint = f"{response.status}: {error_text(answer)}"
+                ids = _ids(json.loads(answer)["tokens"])
+                if ids:
+                    return ids
+                complaint = "without a token"
+            else:
+                complaint = f"{response.status}: {error_text(answer, endpoint.hide)}"
     except (aiohttp.ClientError, OSError) as error:
         raise no_answer(error, endpoint) from error
-    except (ValueError, KeyError, TypeError) as error:
-        complaint = f"without a list of tokens ({error!r})"
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        complaint = f"without a list of tokens ({type(error).__name__})"
     raise LoadError(
         f"{url} answered {complaint}",
         "--model must be the served name; for a server that cannot tokenize give --vocab-size",
     )
+
+
+def _ids(tokens: object) -> list[int]:
+    """The ids among what a server calls tokens."""
+    if not isinstance(tokens, list):
+        raise TypeError("tokens are no list")
+    return sorted({n for n in tokens if isinstance(n, int) and n is not True and 0 <= n < _LARGEST_ID})
+
+
+def sent_on_to(response: aiohttp.ClientResponse) -> str | None:
+    """Where a redirect leads, as it may be printed; None if it is none.
+
+    None is followed: the load, and perhaps the prompts' owner's key, would go where nobody sent them.
+    """
+    if not 300 <= response.status < 400:
+        return None
+    return shown_url(response.headers.get("Location", "")) or "nowhere"
+
+
+def compressed_by(response: aiohttp.ClientResponse) -> str | None:
+    """How an answer is compressed although none may be; None if it is not."""
+    coding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    return None if coding in {"", "identity"} else coding[:_SHOWN]
 
 
 async def read_at_most(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
@@ -123,8 +155,8 @@ def no_answer(error: BaseException, endpoint: Endpoint) -> LoadError:
             what = f"{where} closed the connection without an answer"
             hint = f"{other_scheme}does it still start, or did it die?"
         case aiohttp.ClientResponseError():
-            what = f"{where} does not speak HTTP: {error.message[:_SHOWN]}"
+            what = f"{where} does not speak HTTP: {endpoint.hide(error.message)[:_SHOWN]}"
             hint = f"{other_scheme}or is it another service?"
         case _:
             what, hint = f"no answer from {where}: {error}", "is the server up, and the port right?"
-    return LoadError(" ".join(what.split()), hint)
+    return LoadError(endpoint.hide(" ".join(what.split())), hint)

@@ -66,6 +66,8 @@ class LoadSummary:
     """What failed requests said, most frequent first, and how often."""
     client_limited: str | None
     """Why these are the client's figures rather than the server's; None when they are the server's."""
+    miscounted: int = 0
+    """Whole answers whose tokens the server counted in a way that cannot be true."""
 
     def as_dict(self) -> dict[str, Any]:
         """Flat JSON types, with `median_*` beside `p50_*` as vLLM writes both."""
@@ -113,6 +115,7 @@ def summarize(result: LoadResult) -> LoadSummary:
         wrong_lengths=sum(r.output_tokens is not None and r.output_tokens != r.output_len for r in whole),
         errors=tuple(Counter(r.error or "" for r in failed).most_common(5)),
         client_limited=result.client.limits(latencies["p50_itl_ms"]) if whole else None,
+        miscounted=sum(r.claimed_tokens is not None for r in whole),
         **latencies,
     )
 

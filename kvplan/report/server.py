@@ -13,7 +13,7 @@ from kvplan.report.tune_text import UNKNOWN, figure, gib
 from kvplan.tune.identity import workload_from_record
 from kvplan.tune.load_sweep import highest_kept, knee_of
 from kvplan.tune.running_server import goal_of, points_of
-from kvplan.tune.server_findings import findings, kv_arithmetic
+from kvplan.tune.server_findings import SAID_BY_FINDINGS, findings, kv_arithmetic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -268,12 +268,12 @@ class ServerReport:
             yield f"not finished: continue with kvplan tune --url {self.header['url']} --resume {self.run}"
         else:
             yield f"ended: {self.ended}"
+        loads_of: dict[str, list[str]] = {}
         for point in self.points:
             # What the findings say of every load is not said again.
-            known = {point.client_limited, f"the load was stopped: {point.stopped}"}
-            yield from (
-                f"{point.users} users: {note}"
-                for note in point.notes
-                if note.startswith("the ") and note not in known
-            )
+            known = {point.client_limited, f"the load was stopped: {point.stopped}", *SAID_BY_FINDINGS}
+            for note in point.notes:
+                if note not in known:
+                    loads_of.setdefault(note, []).append(f"{point.users}")
+        yield from (f"{', '.join(users)} users: {note}" for note, users in loads_of.items())
         yield from (f"warning: {warning}" for warning in self.warnings)

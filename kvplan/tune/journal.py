@@ -172,6 +172,9 @@ def read_journal(run: Path) -> JournalContents:
         InputError: no journal, not a journal, or a broken line that is not the last one.
     """
     path = run / FILE_NAME if run.is_dir() else run
+    if path.exists() and not path.is_file():
+        # A pipe would be waited for without end.
+        raise InputError(f"{path} is no regular file", "give a run's name, its folder or its journal.jsonl")
     try:
         raw = read_bytes(path)
     except FileNotFoundError as error:
@@ -211,6 +214,24 @@ def read_journal(run: Path) -> JournalContents:
     if not lines or lines[0].get("kind") != "run":
         raise InputError(f"{path} does not begin with a run", "it is not a journal of kvplan tune")
     return JournalContents(path, lines[0], tuple(lines), tuple(warnings), good)
+
+
+def tuned_by(run: Path) -> str | None:
+    """Who tunes the run right now, as `process N`; None when nobody does, and it can be gone on with."""
+    try:
+        lock = os.open((run if run.is_dir() else run.parent) / "lock", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(lock, 64, 0).decode(errors="replace").strip()
+        return f"process {owner}" if owner else "another process"
+    except OSError:  # a file system without locks
+        return None
+    finally:
+        os.close(lock)
+    return None
 
 
 def find_run(run: str, runs_dir: Path) -> Path:

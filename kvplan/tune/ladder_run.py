@@ -76,6 +76,7 @@ def climb(
         KvplanError: it cannot go on; what finished is in the journal.
         KeyboardInterrupt: interrupted; everything is stopped and what finished is in the journal.
     """
+    named = None if tuned_run is None else _tuning_run(tuned_run, runs_dir)
     request = ladder_request(request)
     prepared = prepare(request)
     if prepared.problem.device == "cuda":
@@ -85,7 +86,7 @@ def climb(
         **prepared.header,
         "what": KIND,
         "scale": scale.as_dict(),
-        "tuned_run": None if tuned_run is None else str(find_run(tuned_run, runs_dir)),
+        "tuned_run": named,
     }
     with new_journal(runs_dir, header) as journal:
         _Climb(journal, runs_dir, tell, search, request).run()
@@ -117,10 +118,27 @@ def climb_on(
                 f"run {journal.run_id} was made differently: " + "; ".join(found[:4]),
                 "start a new ladder, or resume it on the machine that it was begun with",
             )
-        named = None if tuned_run is None else str(find_run(tuned_run, runs_dir))
+        named = None if tuned_run is None else _tuning_run(tuned_run, runs_dir)
         journal.append("resumed", budget=header["budget"])
         _Climb(journal, runs_dir, tell, search, request, named).run()
         return folder
+
+
+def _tuning_run(name: str, runs_dir: Path) -> str:
+    """The folder of a run that searched settings: one of another kind has none, which the end would show.
+
+    Raises:
+        InputError: no such run, or one of another kind.
+    """
+    folder = find_run(name, runs_dir)
+    kind = read_journal(folder).header.get("what", "tune")
+    if kind != "tune":
+        measured = "a server that ran already" if kind == "server" else "a ladder"
+        raise InputError(
+            f"--tuned-run {name} is a run of {measured}: it recommends no settings",
+            "name a run of kvplan tune without --url and --ladder, or none",
+        )
+    return str(folder)
 
 
 def ladder_request(request: TuneRequest) -> TuneRequest:

@@ -36,6 +36,8 @@ class LoadPoint:
     input_tokens: int | None = None
     output_tokens: int | None = None
     """As the server counted them in its answers to us."""
+    miscounted: int = 0
+    """Answers whose tokens it counted in a way that cannot be true."""
     preemptions: int | None = None
     peak_running: int | None = None
     peak_waiting: int | None = None
@@ -133,6 +135,7 @@ def load_point(users: int, measurement: Measurement, peak_memory_bytes: int | No
         duration_s=summary.duration,
         input_tokens=summary.total_input_tokens,
         output_tokens=summary.total_output_tokens,
+        miscounted=summary.miscounted,
         peak_memory_bytes=peak_memory_bytes,
         stopped=measurement.stopped,
         error=summary.errors[0][0][:_ERROR_SHOWN] if summary.errors else None,

@@ -38,6 +38,8 @@ class Goal:
             yield f"stopped: {point.stopped}"
         elif point.failed or not point.completed:
             yield f"{point.failed} of {point.failed + point.completed} requests failed"
+        if point.miscounted:
+            yield f"the server's count of tokens cannot be true in {point.miscounted} answers"
         limits = self.constraints
         for name, measured, limit in (
             ("TTFT p99", point.p99_ttft_ms, limits.ttft_p99_ms),

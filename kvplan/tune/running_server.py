@@ -20,6 +20,7 @@ from kvplan.tune.journal import difference, new_journal, reopened_journal
 from kvplan.tune.load_point import LoadPoint, load_point
 from kvplan.tune.load_sweep import Goal, next_load
 from kvplan.tune.problem import Constraints
+from kvplan.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,6 +80,8 @@ def measure_server(request: ServerRequest, runs_dir: Path, tell: Callable[[str],
             "target_users": request.target_users or workload.concurrency,
             "constraints": dataclasses.asdict(request.constraints),
             "seed": request.seed or 0,
+            "vocab_size": request.vocab_size,
+            "max_num_seqs": request.max_num_seqs,
         },
         "budget": {"max_minutes": request.max_minutes or MAX_MINUTES},
         "busy_before": None if info.metrics is None else info.metrics.running,
@@ -93,11 +96,13 @@ def measure_on(folder: Path, request: ServerRequest, tell: Callable[[str], None]
     """A run that was begun before, to its end; no load that was measured is repeated.
 
     Raises:
-        InputError: the server, its settings or the workload are not those that it was begun with.
+        InputError: the server, its settings, the workload, the target or a limit are not those that it was
+            begun with.
         LoadError, KeyboardInterrupt: as for `measure_server`.
     """
     with reopened_journal(folder) as journal:
         header = journal.contents.header
+        _refuse_other_limits(journal.run_id, header["problem"], request)
         workload = request.workload or workload_from_record(header["context"]["workload"])
         named = dataclasses.replace(
             request.endpoint, model=request.endpoint.model or header["context"]["model"]["served"]
@@ -114,6 +119,34 @@ def measure_on(folder: Path, request: ServerRequest, tell: Callable[[str], None]
         journal.append("resumed", budget=budget)
         _sweep(journal, endpoint, workload, request, tell, budget["max_minutes"])
         return folder
+
+
+def _refuse_other_limits(run: str, problem: Mapping[str, Any], request: ServerRequest) -> None:
+    """What is given beside --resume and is not the run's own would be ignored: a run is judged by one goal.
+
+    Raises:
+        InputError: with each difference.
+    """
+    asked = {
+        "target_concurrency": (request.target_users, problem["target_users"]),
+        "seed": (request.seed, problem["seed"]),
+        "vocab_size": (request.vocab_size, problem.get("vocab_size", request.vocab_size)),
+        "max_num_seqs": (request.max_num_seqs, problem.get("max_num_seqs", request.max_num_seqs)),
+        **{
+            name: (value, problem["constraints"].get(name))
+            for name, value in dataclasses.asdict(request.constraints).items()
+        },
+    }
+    found = [
+        f"--{name.replace('_', '-')}: {'none' if then is None else f'{then:g}'} in the run, {now:g} now"
+        for name, (now, then) in asked.items()
+        if now is not None and now != then
+    ]
+    if found:
+        raise InputError(
+            f"run {run} was begun with other limits: " + "; ".join(found),
+            "leave them out to go on with it, or start a new run with them",
+        )
 
 
 def goal_of(header: Mapping[str, Any]) -> Goal:
@@ -183,9 +216,20 @@ def _sweep(
     # What the budget cut off is asked again.
     points = [point for point in points_of(journal.contents) if point.stopped is None]
     minutes = max_minutes or header["budget"]["max_minutes"]
+    problem = header["problem"]
+    request = dataclasses.replace(
+        request,
+        vocab_size=request.vocab_size or problem.get("vocab_size"),
+        max_num_seqs=request.max_num_seqs or problem.get("max_num_seqs"),
+    )
     deadline = time.monotonic() + 60 * minutes - sum(p.duration_s or 0.0 for p in points)
-    loads = _Loads(endpoint, workload, request, header["problem"]["seed"], deadline, tell)
-    tell(
+
+    def tell_line(text: str) -> None:
+        # Names and complaints are the server's: a line end in one would forge a line of ours.
+        tell(visible(text))
+
+    loads = _Loads(endpoint, workload, request, problem["seed"], deadline, tell_line)
+    tell_line(
         f"run {journal.run_id}: {endpoint.model} at {endpoint.base_url}, {workload.name}; loads of rising "
         f"size, at most {minutes:g} min; nothing is launched or stopped"
     )

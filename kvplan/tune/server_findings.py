@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.load.measure import NO_METRICS, WAITED
 from kvplan.tune.load_sweep import highest_kept, knee_of
 from kvplan.units import cdiv
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from kvplan.tune.load_point import LoadPoint
     from kvplan.tune.load_sweep import Goal
 
+SAID_BY_FINDINGS: Final = frozenset({NO_METRICS, WAITED})
+"""Notes of a load that a finding says in more words."""
 _FULL: Final = 0.9
 """From this share of the KV cache on a waiting request may wait for memory."""
 _OTHERS: Final = 0.1

@@ -75,6 +75,20 @@ def test_not_a_number_is_unknown() -> None:
     assert parse_metrics("vllm:kv_cache_usage_perc NaN\n").kv_cache_usage is None
 
 
+@pytest.mark.parametrize("value", ["-5", "1e308", "+Inf", "1e16"])
+def test_a_number_that_nothing_counts_is_unknown(value: str) -> None:
+    text = f"vllm:num_requests_running {value}\nvllm:kv_cache_usage_perc 50\n"
+
+    assert parse_metrics(text) == MetricsSnapshot()
+
+
+@pytest.mark.parametrize("blocks", ["9" * 5000, "9" * 17, "-1", "\u0661\u0666", "1.5"])
+def test_a_number_of_blocks_that_no_cache_has_is_unknown(blocks: str) -> None:
+    shot = parse_metrics(f'vllm:cache_config_info{{num_gpu_blocks="{blocks}",block_size="16"}} 1\n')
+
+    assert (shot.cache_int("num_gpu_blocks"), shot.cache_int("block_size")) == (None, 16)
+
+
 @given(st.text())
 def test_no_answer_breaks_the_parser(text: str) -> None:
     parse_metrics(text)

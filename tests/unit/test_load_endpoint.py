@@ -90,6 +90,30 @@ def test_a_password_in_the_url_is_refused_and_not_repeated() -> None:
     assert "hunter2" not in f"{caught.value.message} {caught.value.hint}"
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:hunter2@host:bad",
+        "http://user:hunter2@",
+        "http://user:hunter2@[::1",
+        "http://user:hunter2/x@host",
+        "ftp://user:hunter2@h/",
+        "user:hunter2@host",
+        "http://h/?key=hunter2",
+        "http://h:bad/?key=hunter2",
+        "http://h/#hunter2",
+        "http://user:hunter2@a b",
+    ],
+)
+def test_no_complaint_about_a_url_repeats_its_secrets(url: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_endpoint(url, "m")
+
+    said = f"{caught.value.message} {caught.value.hint}"
+    assert "hunter2" not in said
+    assert "hunter" not in said
+
+
 def test_the_key_comes_from_the_variable_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "abc")
 

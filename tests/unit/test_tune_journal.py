@@ -241,3 +241,10 @@ def test_the_key_of_a_trial_knows_settings_loads_attempt_and_context_and_nothing
     ]
     keys = {spec.key(context), spec.key({**context, "vllm_version": "0.33.0"})}
     assert len(keys | {other.key(context) for other in others}) == 6
+
+
+def test_a_pipe_is_no_journal_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE_NAME)
+
+    with pytest.raises(InputError, match="no regular file"):
+        read_journal(tmp_path)
