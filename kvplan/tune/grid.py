@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvplan.tune.answers import may_win
-from kvplan.tune.boundary import Bracket
-from kvplan.tune.card import kv_bytes_for, learn_card, point_of
+from kvplan.tune.card import kv_bytes_for, learn_card
 from kvplan.tune.choose import mean, objective_values, violations
+from kvplan.tune.headroom import grid_bracket, knobs_of, shortfall
 from kvplan.tune.search import GuidedSearch, SearchState, StopSearch, at_utilization
 from kvplan.tune.trial import LoadLevel, TrialSpec
 
 if TYPE_CHECKING:
     from kvplan.config.serving import ServingConfig
+    from kvplan.tune.boundary import Bracket
     from kvplan.tune.card import Card
     from kvplan.tune.problem import Problem
     from kvplan.tune.trial import Trial
@@ -62,17 +63,9 @@ class GridSearch(GuidedSearch):
 
     def _confirm_best(self, best: Trial) -> None:
         state, asked = self.state, best.spec.settings
-        knobs = state.winner = asked.with_flags(gpu_memory_utilization=None, kv_cache_memory_bytes=None)
+        state.winner = knobs_of(asked)
         state.recommended_utilization = asked.gpu_memory_utilization
-        step = self.problem.space.utilization_step
-        space = self.problem.space
-        bracket = Bracket(0, point_of(space.highest_utilization, step), 1)
-        for trial in state.trials:
-            same = trial.spec.settings.with_flags(gpu_memory_utilization=None, kv_cache_memory_bytes=None)
-            if trial.spec.phase == "grid" and same == knobs and trial.status != "failed":
-                point = point_of(trial.gpu_memory_utilization or 0.0, step)
-                bracket = bracket.with_result(point, trial.survived)
-        state.bracket = bracket
+        state.bracket = grid_bracket(self.problem, state.trials, state.winner)
         if state.stopped is not None:
             return
         attempt = 1 + sum(trial.spec.settings == asked for trial in state.trials)
@@ -108,8 +101,12 @@ def utilizations(problem: Problem) -> tuple[float, ...]:
 
 
 def best_of(problem: Problem, trials: list[Trial]) -> Trial | None:
-    """The survivor with the best mean objective that keeps the constraints and whose answers are no worse."""
-    best, best_mean = None, None
+    """The survivor with the best mean objective that keeps the constraints and whose answers are no worse.
+
+    Of those that keep the distance from the boundary that was asked for; of the others where none does.
+    """
+    best, best_rank = None, None
+    brackets: dict[str, Bracket] = {}
     for trial in trials:
         if trial.spec.phase != "grid" or not trial.survived:
             continue
@@ -118,6 +115,12 @@ def best_of(problem: Problem, trials: list[Trial]) -> Trial | None:
         if violations(problem.constraints, trial.results("target", problem.target_concurrency)):
             continue
         value = mean(objective_values(problem, trial))
-        if value is not None and (best_mean is None or value > best_mean):
-            best, best_mean = trial, value
+        if value is None:
+            continue
+        knobs = knobs_of(trial.spec.settings)
+        if repr(knobs) not in brackets:
+            brackets[repr(knobs)] = grid_bracket(problem, trials, knobs)
+        keeps_distance = shortfall(problem, trials, brackets[repr(knobs)], trial) is None
+        if best_rank is None or (keeps_distance, value) > best_rank:
+            best, best_rank = trial, (keeps_distance, value)
     return best

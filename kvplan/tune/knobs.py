@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 _FIXED: Final = frozenset({"model", "max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override"})
 """Not for the search: they follow from the workload, or would replace what it searches for."""
 
+_COUNTS: Final = frozenset(
+    {"block_size", "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size", "pipeline_parallel_size"}
+)
+
 
 def read_knobs(given: Iterable[str], space_file: str | None) -> dict[str, tuple[Any, ...]]:
     """Knob name -> its values, the base first. Names are vLLM's, with dashes or underscores.
@@ -29,11 +33,28 @@ def read_knobs(given: Iterable[str], space_file: str | None) -> dict[str, tuple[
             )
         knobs[_name(name)] = tuple(_value(value) for value in listed.split(","))
     for name, values in knobs.items():
+        check_values(name, values)
         if len(values) < 2 or len({repr(value) for value in values}) < len(values):
             raise InputError(f"knob {name} needs two or more different values", "the first one is the base")
         if name in _FIXED:
             raise InputError(f"{name} is not for the search", "it follows from the workload and the others")
     return knobs
+
+
+def check_values(name: str, values: Iterable[Any]) -> None:
+    """Refuse values that no vLLM flag of that name takes, before anything computes with them.
+
+    Raises:
+        InputError: not a whole number from 1 up, not a share of the card, or not a name.
+    """
+    for value in values:
+        flag = f"{name.replace('_', '-')} {value!r}"
+        if name in _COUNTS and (type(value) is not int or value < 1):
+            raise InputError(f"--{flag} is not a whole number from 1 up", "for example 32")
+        if name == "gpu_memory_utilization" and not (type(value) in {int, float} and 0 < value <= 1):
+            raise InputError(f"--{flag} is not above 0 and at most 1", "for example 0.9")
+        if name == "kv_cache_dtype" and not (isinstance(value, str) and value):
+            raise InputError(f"--{flag} is not the name of a type", "for example auto or fp8")
 
 
 def _from_file(path: str) -> dict[str, tuple[Any, ...]]:

@@ -6,16 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from kvplan.tune.answers import QualityFinding, findings
+from kvplan.tune.answers import QualityFinding, findings, may_win
 from kvplan.tune.card import utilization_of
 from kvplan.tune.choose import violations
 from kvplan.tune.effects import KnobEffect, effects, kv_tokens, launch_noise
+from kvplan.tune.headroom import knobs_of, shortfall
 from kvplan.tune.search import margin_points, peak_spread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kvplan.config.serving import ServingConfig
     from kvplan.tune.card import KvRules
     from kvplan.tune.problem import Problem
     from kvplan.tune.search import SearchState
@@ -133,7 +133,9 @@ def recommend(state: SearchState, kv_rules: KvRules) -> Recommendation:
     low_end = next((t for t in state.trials if t.spec.phase == "low_end" and t.status == "infeasible"), None)
     utilization = None if chosen is None else chosen.gpu_memory_utilization
     highest = None if survived is None else survived.gpu_memory_utilization
-    headroom = None if highest is None or utilization is None else highest - utilization
+    headroom = (
+        None if highest is None or utilization is None or highest < utilization else highest - utilization
+    )
     return Recommendation(
         met=not reasons,
         reasons=tuple(reasons),
@@ -212,6 +214,13 @@ def _reasons(state: SearchState, chosen: Trial | None, kv_rules: KvRules) -> lis
     target = problem.target_concurrency
     if (holds is None or holds < target) and (peak is None or peak < target):
         reasons.append(f"the KV cache holds {holds} requests of the longest length at once, not {target}")
+    allowed, why = may_win(problem, state.trials, chosen)
+    if not allowed:
+        dtype = chosen.spec.settings.kv_cache_dtype
+        reasons.append(f"the answers of {dtype} were not shown to be as good: {why}")
+    if state.confirmed is not None and state.bracket is not None:
+        lacking = shortfall(problem, state.trials, state.bracket, state.confirmed)
+        reasons += [] if lacking is None else [lacking]
     return reasons
 
 
@@ -219,7 +228,7 @@ def _bracket_ends(state: SearchState) -> tuple[BoundaryEnd | None, BoundaryEnd |
     if state.bracket is None:
         return None, None
     step = state.problem.space.utilization_step
-    winner = None if state.winner is None else _knobs(state.winner)
+    winner = None if state.winner is None else knobs_of(state.winner)
 
     def trial_at(point: int | None, survived: bool) -> Trial | None:
         if point is None:
@@ -232,15 +241,11 @@ def _bracket_ends(state: SearchState) -> tuple[BoundaryEnd | None, BoundaryEnd |
             and t.spec.phase in {"boundary", "confirm", "grid"}
         ]
         # A confirmation may have come down to fewer seats than the winner's.
-        return next((t for t in there if _knobs(t.spec.settings) == winner), there[0] if there else None)
+        return next((t for t in there if knobs_of(t.spec.settings) == winner), there[0] if there else None)
 
     low = trial_at(state.bracket.highest_success, survived=True)
     high = trial_at(state.bracket.lowest_failure, survived=False)
     return None if low is None else _end(low), None if high is None else _end(high)
-
-
-def _knobs(settings: ServingConfig) -> ServingConfig:
-    return settings.with_flags(gpu_memory_utilization=None, kv_cache_memory_bytes=None)
 
 
 def _end(trial: Trial) -> BoundaryEnd:

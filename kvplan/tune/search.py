@@ -18,6 +18,7 @@ from kvplan.tune.card import Card, kv_bytes_for, learn_card, page_aligned, point
 from kvplan.tune.choose import seat_speeds
 from kvplan.tune.contenders import Contender, Seats, best_with_seats
 from kvplan.tune.knob_race import LAUNCHES_KEPT, KnobRace
+from kvplan.tune.probe_point import ProbePoint
 from kvplan.tune.pruning import pruned
 from kvplan.tune.trial import TOO_LITTLE_KV, TOO_MUCH_MEMORY, LoadLevel, Trial, TrialSpec
 
@@ -162,28 +163,32 @@ class GuidedSearch:
         # The KV cache of a CPU probe holds twice the target at its longest, so that the sweep up to four
         # times the target shows both the speed with room to spare and the first preemption.
         kv_bytes = kv_bytes_for(plan, 2 * problem.target_concurrency, problem.lengths.longest_request)
-        utilization = self.probe_utilization
+        point = ProbePoint(self.probe_utilization, problem.space.highest_utilization)
         target = problem.target_concurrency
         below = (LoadLevel("sweep", n, repeats=2) for n in problem.loads if n < target)
         above = (self._until_known(LoadLevel("sweep", n, repeats=2)) for n in problem.loads if n > target)
         levels = (*below, *above, self._compared_level())
         while True:
             asked = (
-                settings.with_flags(gpu_memory_utilization=utilization)
+                settings.with_flags(gpu_memory_utilization=point.utilization)
                 if problem.device == "cuda"
                 else settings.with_flags(kv_cache_memory_bytes=max(smallest, page_aligned(kv_bytes, plan)))
             )
             trial = self._ask(TrialSpec("probe", asked, levels, PROBE_DECIDES))
             if trial.survived:
                 return trial
-            if trial.failure in TOO_MUCH_MEMORY and utilization > 0.3 and kv_bytes > smallest:
-                utilization, kv_bytes = round(utilization - 0.15, 3), kv_bytes // 4
-            elif trial.failure in TOO_LITTLE_KV and problem.device == "cuda" and utilization < 0.97:
-                utilization = round(min(0.97, utilization + 0.1), 3)
-            else:
+            is_too_high, following = trial.failure in TOO_MUCH_MEMORY, None
+            if problem.device == "cuda" and (is_too_high or trial.failure in TOO_LITTLE_KV):
+                point = point.failed(is_too_high=is_too_high)
+                following = point.following()
+            elif problem.device == "cpu" and is_too_high and kv_bytes > smallest:
+                following, kv_bytes = point, kv_bytes // 4
+            if following is None:
                 raise StopSearch(
-                    f"the probe did not start: {trial.failure}: {trial.evidence or 'no evidence'}"
+                    f"the probe did not start: {point.told()}{trial.failure}: "
+                    f"{trial.evidence or 'no evidence'}"
                 )
+            point = following
 
     def _expected_boundary(self, card: Card) -> float:
         return min(card.boundary_utilization, self.problem.space.highest_utilization)
@@ -301,6 +306,8 @@ class GuidedSearch:
             trial = self._ask(TrialSpec("confirm", asked, levels, CONFIRM_DECIDES, attempt))
             if trial.survived:
                 self.state.confirmed = trial
+                if bracket.highest_success is None or bracket.highest_success < point:
+                    self.state.bracket = bracket.with_result(point, survived=True)
                 return
             stop_unless_memory(trial)
             self.state.notes.append(f"utilisation {utilization:g} did not survive its cold start")

@@ -15,6 +15,7 @@ from kvplan.gate.redact import SECRET_FLAGS, holds_named_secret
 from kvplan.planning import PlanRequest, plan_for
 from kvplan.tune.grid import knob_settings, utilizations
 from kvplan.tune.identity import installed_vllm, run_context, workload_from_record
+from kvplan.tune.knobs import check_values
 from kvplan.tune.problem import Budget, Constraints, Device, Lengths, Objective, Problem, Space, Strategy
 from kvplan.tune.replay import rules_of
 from kvplan.units import GIB, format_gib
@@ -64,6 +65,27 @@ class TuneRequest:
     seed: int | None = None
     max_launches: int | None = None
     max_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that nothing can be computed with.
+
+        Raises:
+            InputError: a value that its flag does not take, or a flag that a knob gives again.
+        """
+        named = {
+            "gpu_memory_utilization": self.utilizations,
+            "kv_cache_dtype": self.kv_cache_dtypes,
+            "block_size": self.block_sizes,
+            "max_num_seqs": self.max_num_seqs,
+        }
+        for name, values in (*named.items(), *self.knobs.items()):
+            check_values(name, values)
+        for name, values in named.items():
+            flag = f"--{name.replace('_', '-')}"
+            if len(set(values)) < len(values):
+                raise InputError(f"{flag} has the same value twice", "give each value once")
+            if name in self.knobs:
+                raise InputError(f"{name} is given twice, as {flag} and as a knob", "leave out one of them")
 
 
 @dataclass(frozen=True, slots=True)
