@@ -22,6 +22,8 @@ class Variant:
     planned: Planned | None
     estimate: Estimate | None
     refusal: str | None = None
+    hint: str | None = None
+    """What to do about the refusal."""
 
 
 def ask_variant(name: str, request: PlanRequest) -> Variant:
@@ -30,7 +32,7 @@ def ask_variant(name: str, request: PlanRequest) -> Variant:
         planned = plan_for(request)
         return Variant(name, planned, planned.estimate())
     except KvplanError as error:
-        return Variant(name, None, None, error.message)
+        return Variant(name, None, None, error.message, error.hint)
 
 
 def compare(names: list[str], request: PlanRequest) -> tuple[Variant, ...]:
@@ -47,12 +49,21 @@ def compare(names: list[str], request: PlanRequest) -> tuple[Variant, ...]:
 def all_cards(request: PlanRequest) -> tuple[Variant, ...]:
     """Every known card, the best first.
 
-    Those that start and meet the target lead; among equals the cheaper, then the smaller one.
+    Those that start lead, then those that may; among them those that meet the target, then the cheaper, then
+    the smaller one.
+
+    Raises:
+        InputError: no card can be asked at all, all for one reason: the fault is the question's.
     """
     from kvplan.catalog.gpus import all_gpus
 
     cards = [gpu for gpu in all_gpus(profiles_dir=request.profiles) if gpu.platform == "cuda"]
     variants = [ask_variant(gpu.id, dataclasses.replace(request, gpu=gpu.id)) for gpu in cards]
+    complaints = {(variant.refusal, variant.hint) for variant in variants}
+    if len(complaints) == 1:
+        (message, hint), *_ = complaints
+        if message is not None:
+            raise InputError(message, hint)
     return tuple(sorted(variants, key=_rank))
 
 
@@ -66,15 +77,13 @@ def meets_target(answer: Estimate) -> bool | None:
     return min(requests.mid, answer.settings.max_num_seqs) >= lengths.concurrency
 
 
-def _rank(variant: Variant) -> tuple[int, bool, float, int]:
+def _rank(variant: Variant) -> tuple[int, bool, bool, float, int]:
     if variant.estimate is None:
-        return 4, True, 0.0, 0
+        return 3, True, True, 0.0, 0
     answer = variant.estimate
     starts = {"yes": 0, "tight": 1, "no": 2}[answer.verdict.starts]
-    if starts < 2 and meets_target(answer) is False:
-        starts = 2
     price = answer.gpu.usd_per_hour
-    return starts, price is None, price or 0.0, answer.gpu.total_bytes
+    return starts, meets_target(answer) is False, price is None, price or 0.0, answer.gpu.total_bytes
 
 
 def _with(request: PlanRequest, name: str) -> PlanRequest:

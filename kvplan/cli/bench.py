@@ -65,7 +65,7 @@ def bench(
     profiles: Annotated[str | None, typer.Option(help="A folder of profiles that wins.")] = None,
     output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
 ) -> None:
-    """Load a running server: throughput, latencies, and what its KV cache did meanwhile.
+    """Load a running server: throughput, latencies, KV cache.
 
     Exit code: 0 measured, 2 no request was answered, 130 interrupted (what was measured is printed).
     """

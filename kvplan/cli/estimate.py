@@ -153,7 +153,9 @@ def estimate(
     fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on this verdict.")] = FailOn.NO,
     output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
 ) -> None:
-    """Does it fit? The memory ledger of one GPU, KV capacity, and whether vLLM will start.
+    """Does it fit, will vLLM start, how many requests does it hold?
+
+    Prints the memory ledger of one GPU and its KV capacity.
 
     Exit code: 0 it starts (and meets the target, if one was given), 1 it does not, 2 could not be judged.
     """
@@ -200,6 +202,21 @@ def estimate(
         used_gib=used_gib,
         environment=_variables(env or []),
     )
+    _one_question(
+        {
+            "--compare": compare,
+            "--gpu all": gpu == "all",
+            "--what-if": bool(what_if),
+            "--solve": solve,
+            "--explain": explain,
+            f"--fail-on {fail_on}": fail_on is not FailOn.NO,
+        }
+    )
+    if names and not compare:
+        raise InputError(f"unexpected argument {names[0]!r}", "name a model with --model, or --compare A B")
+    has_lengths = workload is not None or input_len is not None or output_len is not None
+    if (compare or gpu == "all") and target_concurrency is not None and not has_lengths:
+        raise _no_lengths("give --input-len and --output-len, or --workload")
     if compare or gpu == "all":
         from kvplan.report.variants import render_variants
         from kvplan.variants import all_cards
@@ -207,20 +224,16 @@ def estimate(
 
         variants = compare_names(names or [], request) if compare else all_cards(request)
         emit(render_variants(variants, output_format.value))
-        raise typer.Exit(ExitCode.OK)
-    if names:
-        raise InputError(f"unexpected argument {names[0]!r}", "name a model with --model, or --compare A B")
+        is_answered = any(variant.estimate is not None for variant in variants)
+        raise typer.Exit(ExitCode.OK if is_answered else ExitCode.CANNOT_JUDGE)
     planned = plan_for(request)
     if target_concurrency is not None and planned.planner.lengths is None and not solve:
-        raise InputError(
-            "--target-concurrency needs the requests' lengths",
-            "give --input-len and --output-len, or --workload; --solve finds the longest",
-        )
+        raise _no_lengths("give --input-len and --output-len, or --workload; --solve finds the longest")
     if what_if:
         from kvplan.report.what_if import ask_views, render_views
 
         views, refused = ask_views(planned, what_if)
-        emit(render_views(views, refused, output_format.value))
+        emit(render_views(views, refused, output_format.value, asked=planned.estimate()))
         raise typer.Exit(ExitCode.OK)
     if solve:
         from kvplan.report.solution import Solution
@@ -231,6 +244,20 @@ def estimate(
     emit(report.render(output_format.value, explain=explain))
     says_no = report.starts == "no" or (fail_on is FailOn.TIGHT and report.starts == "tight")
     raise typer.Exit(ExitCode.NO if says_no or report.meets_target is False else ExitCode.OK)
+
+
+def _one_question(asked: dict[str, bool]) -> None:
+    """Refuse two questions at once: one of them would go unanswered without a word."""
+    given = [flag for flag, is_given in asked.items() if is_given]
+    if {"--explain", "--fail-on tight"} == set(given):
+        return
+    if len(given) > 1:
+        hint = "--solve lists cards by itself: name one" if "--solve" in given else "ask one after the other"
+        raise InputError(f"{given[0]} and {given[1]} cannot be asked at once", hint)
+
+
+def _no_lengths(hint: str) -> InputError:
+    return InputError("--target-concurrency needs the requests' lengths", hint)
 
 
 def _variables(assignments: list[str]) -> dict[str, str]:

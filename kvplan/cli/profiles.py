@@ -10,7 +10,7 @@ import typer
 from kvplan.cli.output import emit
 
 app = typer.Typer(
-    help="Models and GPUs that kvplan knows, with the source of each fact; add your own.",
+    help="Models and GPUs that kvplan knows.\n\nEach fact with its source; add your own.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -42,7 +42,7 @@ def list_models(
 
 @app.command("gpus")
 def list_gpus(query: _Query = None, profiles: _Profiles = None, output_format: _Format = Format.TEXT) -> None:
-    """List or search the GPUs, with the memory that software really sees."""
+    """List or search the GPUs, with the memory that software sees."""
     from kvplan.catalog.gpus import gpu_profiles
     from kvplan.report.profiles import render_gpus
 
@@ -76,7 +76,10 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a profile of that name.")] = False,
     output_format: _Format = Format.TEXT,
 ) -> None:
-    """Write a profile of a model's own files: its config and the sizes in its safetensors headers."""
+    """Write a profile of a model's own files.
+
+    It holds the config and the sizes in the safetensors headers.
+    """
     from kvplan.catalog.models import read_model
     from kvplan.catalog.user_profile import add_model_profile
     from kvplan.report.profiles import render_added

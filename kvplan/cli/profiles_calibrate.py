@@ -55,7 +55,7 @@ def calibrate(
         CalibrationFormat, typer.Option("--format", help="How to print.")
     ] = CalibrationFormat.TEXT,
 ) -> None:
-    """Show how close estimates come to real launches, or learn from a log of your own."""
+    """Show how close estimates come to launches, or learn from a log."""
     if log is not None:
         emit(_take_log(log, gpu=gpu, model=model, vllm_version=vllm_version, store=store))
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvplan.cli.output import emit
+from kvplan.cli.output import emit, tell
 from kvplan.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def report(
     output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
     output: Annotated[str | None, typer.Option(help="A file to write instead of printing.")] = None,
 ) -> None:
-    """Render a run of `kvplan tune` (also of --url and --ladder), finished or not.
+    """Render a run of `kvplan tune`, finished or not.
 
-    Exit code: 0 it met its target, 1 it did not, 2 no such run.
+    Also one of --url or --ladder. Exit code: 0 it met its target, 1 it did not, 2 no such run.
     """
     from pathlib import Path
 
@@ -45,6 +45,7 @@ def report(
         emit(text)
     else:
         _write(text, Path(output))
+        tell(f"kvplan: wrote {output}")
     raise typer.Exit(ExitCode.OK if is_met else ExitCode.NO)
 
 

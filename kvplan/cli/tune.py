@@ -245,7 +245,7 @@ def tune(
     profiles: Annotated[str | None, typer.Option(help="A folder of profiles that wins.")] = None,
     output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
 ) -> None:
-    """Start real vLLM, load it, find where it stops fitting, and recommend a setting.
+    """Start and load real vLLM, find what fits, recommend a setting.
 
     Exit code: 0 a confirmed setting meets the target, 1 none does (the nearest is shown), 2 could not judge,
     130 interrupted (what finished is kept; --resume goes on).

@@ -30,7 +30,11 @@ def workload(
         ),
     ] = None,
     output: Annotated[str | None, typer.Option(help="Write the workload file here; - is stdout.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the workload.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite the file of --output.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the workload; default: of the file, or the server's host-port."),
+    ] = None,
     arrivals: Annotated[
         ArrivalsKind, typer.Option(help="users (closed loop), or the log's rate or its very times.")
     ] = ArrivalsKind.USERS,
@@ -51,22 +55,24 @@ def workload(
     profiles: Annotated[str | None, typer.Option(help="A folder of profiles that wins.")] = None,
     output_format: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
 ) -> None:
-    """Make a workload file from real traffic, or look at one: means, percentiles, longest requests.
+    """Make a workload file from real traffic, or look at one.
 
-    The file goes to --workload of estimate, tune and bench. Only token counts and times are read of a log; no
-    prompt and no answer enters the file.
+    Shows means, percentiles and the longest requests. The file goes to --workload of estimate, tune and
+    bench. Only token counts and times are read of a log; no prompt and no answer enters the file.
     """
     from kvplan.foreign import reading
     from kvplan.load.compose import Extras
-    from kvplan.load.source import workload_from
+    from kvplan.load.source import default_name, workload_from
     from kvplan.load.workload_file import preset_paths
     from kvplan.report.workload import render_presets, render_workload
 
     if source is None:
         emit(render_presets(preset_paths(profiles), output_format.value))
         return
+    if output is not None and Path(output).is_file() and not replace:
+        raise InputError(f"--output {output} is there already", "--replace overwrites it")
     extras = Extras(
-        name=name or Path(source).stem,
+        name=name or default_name(source),
         source=source,
         arrivals=arrivals.value,
         users=concurrency,
@@ -95,4 +101,5 @@ def workload(
             raise InputError(
                 f"--output {output}: {error.strerror}", "name a file in a folder that is there"
             ) from error
+        tell(f"kvplan: wrote {output}")
     emit(rendered)

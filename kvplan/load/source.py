@@ -59,7 +59,7 @@ def workload_from(
         return _from_prometheus(fetch_text(source, api_key), source, extras, model)
     path = Path(source)
     if not path.is_file():
-        preset = find_workload(source, profiles_dir)
+        preset = find_workload(source, profiles_dir, given_as="SOURCE")
         text = preset.read_text(encoding="utf-8")
         return Made(parse_workload(text, preset), text, ())
     try:
@@ -77,6 +77,14 @@ def workload_from(
     if _looks_like_csv(path, head) or input_column or output_column:
         return _from_traffic(read_csv(path, input_column, output_column), path, extras)
     return _from_traffic(read_requests(path), path, extras)
+
+
+def default_name(source: str) -> str:
+    """What a workload is called after: the file's name without its ending, or the server's host and port."""
+    if source.startswith(("http://", "https://")):
+        server = re.split(r"[/?#]", source.partition("://")[2])[0].rpartition("@")[2]
+        return re.sub(r"[^\w.]+", "-", server).strip("-") or "server"
+    return Path(source).stem
 
 
 def _looks_like_csv(path: Path, head: str) -> bool:

@@ -30,8 +30,15 @@ _MOST_LOGPROBS: Final = 20
 """Tokens; no request is longer, so a larger figure is a slip (bytes, or a timestamp)."""
 
 
-def find_workload(name_or_path: str, profiles_dir: str | None = None) -> Path:
+def find_workload(
+    name_or_path: str, profiles_dir: str | None = None, *, given_as: str = "--workload"
+) -> Path:
     """The file of that path, or of the preset of that name.
+
+    Args:
+        name_or_path: what the user gave.
+        profiles_dir: a folder of profiles that wins.
+        given_as: the flag or argument that it was given as, for the complaint.
 
     Raises:
         UnknownNameError: neither a file nor a preset.
@@ -46,8 +53,8 @@ def find_workload(name_or_path: str, profiles_dir: str | None = None) -> Path:
     near = nearest(name_or_path, presets)
     hint = f"did you mean {' or '.join(near)}?" if near else f"presets: {', '.join(presets)}"
     if looks_like_path:
-        raise UnknownNameError(f"--workload: no file {name_or_path}", f"or a preset: {', '.join(presets)}")
-    raise UnknownNameError(f"--workload: no file or preset {name_or_path!r}", hint, near)
+        raise UnknownNameError(f"{given_as}: no file {name_or_path}", f"or a preset: {', '.join(presets)}")
+    raise UnknownNameError(f"{given_as}: no file or preset {name_or_path!r}", hint, near)
 
 
 def preset_paths(profiles_dir: str | None = None) -> dict[str, Path]:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from kvplan.config.version import format_vllm_version
-from kvplan.report.table import render_table
+from kvplan.report.table import prose, render_table
 from kvplan.units import GIB, format_bytes, format_gib
 from kvplan.visible import visible
 
@@ -34,20 +34,21 @@ def render_text(report: EstimateReport, *, markdown: bool, explain: bool) -> str
     parts = [_headline(report, markdown=markdown)]
     if report.estimate.message:
         when = "vLLM would say" if report.starts == "no" else "if it fails, vLLM says"
-        parts.append(visible(f"{when}: {report.estimate.message}"))
+        parts.append(prose(visible(f"{when}: {report.estimate.message}"), markdown=markdown))
     parts += [
         _ledger(report, markdown=markdown),
-        "\n".join(_kv_facts(report, markdown=markdown)),
+        "\n".join(_fact(line, markdown=markdown) for line in _kv_facts(report, markdown=markdown)),
         _requests(report, markdown=markdown),
         _by_length(report, markdown=markdown),
     ]
     if report.advice:
-        parts.append(_advice(report))
+        parts.append(_advice(report, markdown=markdown))
     if explain:
         parts.append(_explanation(report, markdown=markdown))
     if report.planned.assumptions:
-        parts.append(visible("assumed: " + "; ".join(report.planned.assumptions)))
-    parts += [visible(f"warning: {warning}") for warning in report.warnings]
+        assumed = visible("assumed: " + "; ".join(report.planned.assumptions))
+        parts.append(prose(assumed, markdown=markdown))
+    parts += [prose(visible(f"warning: {warning}"), markdown=markdown) for warning in report.warnings]
     return "\n\n".join(parts)
 
 
@@ -60,7 +61,7 @@ def _headline(report: EstimateReport, *, markdown: bool) -> str:
         f"{count}{now.gpu.name} ({format_gib(now.gpu.total_bytes)}), vLLM "
         f"{format_vllm_version(now.rules.asked_version)}"
     )
-    return f"**{visible(line)}**" if markdown else visible(line)
+    return f"**{visible(line)}**" if markdown else prose(visible(line))
 
 
 def _served_in(report: EstimateReport) -> str:
@@ -107,6 +108,11 @@ def _count(interval: Interval) -> str:
     return f"{interval.mid:,} ({interval.low:,} to {interval.high:,})"
 
 
+def _fact(line: str, *, markdown: bool) -> str:
+    inner = line.lstrip()
+    return line if markdown else prose(inner, indent=len(line) - len(inner))
+
+
 def _kv_facts(report: EstimateReport, *, markdown: bool) -> Iterator[str]:
     now = report.estimate
     bullet = "- " if markdown else "  "
@@ -142,7 +148,7 @@ def _requests(report: EstimateReport, *, markdown: bool) -> str:
             if interval is not None:
                 rows.append((name, f"{getattr(lengths.total_len, name):,}", *_ends(interval)))
     table = render_table(("requests at once", "tokens", "low", "mid", "high"), rows, markdown=markdown)
-    return table + _target(report)
+    return f"{table}\n\n{prose(_target(report), markdown=markdown)}"
 
 
 def _ends(interval: Interval) -> tuple[str, str, str]:
@@ -152,11 +158,11 @@ def _ends(interval: Interval) -> tuple[str, str, str]:
 def _target(report: EstimateReport) -> str:
     now, lengths = report.estimate, report.estimate.lengths
     if lengths is None or lengths.concurrency is None or now.capacity.p95 is None:
-        return f"\n\nat most {now.settings.max_num_seqs:,} run at once (max_num_seqs)"
+        return f"at most {now.settings.max_num_seqs:,} run at once (max_num_seqs)"
     met = "met" if report.meets_target else "not met"
     cap = f"; max_num_seqs lets {now.settings.max_num_seqs:,} run"
     return (
-        f"\n\ntarget of {lengths.concurrency:,} at once: {met} at P95 "
+        f"target of {lengths.concurrency:,} at once: {met} at P95 "
         f"({_count(now.capacity.p95)} of {lengths.total_len.p95:,} tokens fit{cap})"
     )
 
@@ -176,11 +182,12 @@ def _by_length(report: EstimateReport, *, markdown: bool) -> str:
 _ADVICE_LINES: Final = 3
 
 
-def _advice(report: EstimateReport) -> str:
+def _advice(report: EstimateReport, *, markdown: bool) -> str:
     """The best change; where the server does not start for sure, the best few."""
     shown = report.advice[: 1 if report.starts == "yes" else _ADVICE_LINES]
     first, *others = (_advised(report, advice) for advice in shown)
-    return "\n".join([f"helps most: {first}", *(f"or: {other}" for other in others)])
+    lines = [f"helps most: {first}", *(f"or: {other}" for other in others)]
+    return "\n".join(prose(line, markdown=markdown) for line in lines)
 
 
 def _advised(report: EstimateReport, advice: Advice) -> str:
@@ -203,4 +210,4 @@ def _explanation(report: EstimateReport, *, markdown: bool) -> str:
         f"{bullet}{_LINE_NAMES[line.name]}: {report.estimate.explain(line.name)} [{line.source}]"
         for line in report.estimate.budget.lines
     ]
-    return "\n".join(["how", *map(visible, lines)])
+    return "\n".join(["how", *(_fact(visible(line), markdown=markdown) for line in lines)])

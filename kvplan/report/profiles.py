@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.architecture.model_shape import model_shape
 from kvplan.errors import UnsupportedModelError
-from kvplan.report.table import render_table
+from kvplan.report.table import prose, render_table
 from kvplan.units import format_gib
 from kvplan.visible import visible
 
@@ -67,7 +67,8 @@ def render_profile(kind: str, profile: Mapping[str, Any], *, as_json: bool) -> s
     for key in ("name", "aliases", "nvml_names", "vendor", "arch", "config_source", "confidence"):
         if profile.get(key):
             value = profile[key]
-            lines.append(visible(f"  {key}: {value if isinstance(value, str) else ', '.join(value)}"))
+            told = f"{key}: {value if isinstance(value, str) else ', '.join(value)}"
+            lines.append(prose(visible(told), indent=2))
     facts = [(key, value) for key, value in profile.items() if isinstance(value, dict) and "source" in value]
     if facts:
         rows = [(key, _value(fact)) for key, fact in facts]
@@ -83,7 +84,10 @@ def render_profile(kind: str, profile: Mapping[str, Any], *, as_json: bool) -> s
             for p in profile["prices"]
         ]
         lines += ["", render_table(("price", "of", "on"), prices, left=(1, 2))]
-    lines += [f"\n  note: {visible(note)}" for note in profile.get("notes", ())]
+    notes = [f"note: {note}" for note in profile.get("notes", ())]
+    said = json.dumps({key: value for key, value in profile.items() if key != "config"})
+    notes += [f"{word}: {meaning}" for word, meaning in _PROVENANCE.items() if word in said]
+    lines += [f"\n{prose(visible(note), indent=2)}" for note in notes]
     if "config" in profile:
         lines += ["", "  config.json:", json.dumps(profile["config"], indent=2, ensure_ascii=False)]
     return "\n".join(lines)
@@ -106,6 +110,12 @@ def render_added(model: ModelSource, path: str, *, as_json: bool) -> str:
     size = f"weight files {format_gib(weights.total_bytes)}" if weights else "sizes of weight files unknown"
     return f"{visible(path)}\n  read from {visible(model.source)}; {size}"
 
+
+_PROVENANCE: Final = {
+    "not re-read": "the figure is the vendor's, and was not compared with its datasheet again",
+    "unresolved": "the text was public, but its address is not known: the figure cannot be looked up there",
+}
+"""What the short words of a source mean; those that stand in a profile are explained under it."""
 
 _CONFIDENCE: Final = {"config.json": "whole file", "same-geometry": "of a twin"}
 """How the table says what config a profile rests on; `profiles show` and JSON have the word itself."""

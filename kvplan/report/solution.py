@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan import __version__
 from kvplan.memory.solve import longest_request, most_requests
+from kvplan.report.table import prose
 from kvplan.report.variants import as_dict as variants_dict
 from kvplan.report.variants import render_variants
 from kvplan.smallest import smallest_hardware
@@ -69,6 +70,7 @@ class Solution:
 
             return json.dumps(self.as_dict(), indent=2)
         kv = self.estimate.budget.available_kv_bytes
+        beneath: list[str] = []
         parts = [f"KV cache of one GPU: {format_gib(kv.mid)}{_range(kv, 2**30)}"]
         if self.longest is not None:
             parts.append(
@@ -79,19 +81,28 @@ class Solution:
             f"most requests of {self.num_tokens:,} tokens at once: {self.most.value.mid:,}"
             f"{_range(self.most.value)}{_with(self.most)}"
         )
-        if self.concurrency is not None:
+        if self.concurrency is None:
+            parts.append(
+                "--target-concurrency N is missing: with it the longest request of which N run at once, and "
+                "the smallest hardware for them. --input-len and --output-len, or --workload, ask for other "
+                "lengths."
+            )
+        else:
             what = f"{self.concurrency:,} requests of {self.num_tokens:,} tokens at once"
             shown = self.cards[:_SHOWN_CARDS]
             if shown:
-                parts.append(
-                    f"\nsmallest hardware for {what}{self._raised()}, cheapest first where a price is known\n"
-                )
-                parts.append(render_variants(shown, output_format))
+                parts += [
+                    "",
+                    f"smallest hardware for {what}{self._raised()}, cheapest first where a price is known",
+                    "",
+                ]
+                beneath = [render_variants(shown, output_format)]
                 if len(self.cards) > len(shown):
-                    parts.append(f"and {len(self.cards) - len(shown)} more (--format json lists all)")
+                    beneath.append(f"and {len(self.cards) - len(shown)} more (--format json lists all)")
             else:
-                parts.append(f"\nno known card, up to 8 of it, serves {what} with these settings")
-        return "\n".join(parts)
+                parts += ["", f"no known card, up to 8 of it, serves {what} with these settings"]
+        markdown = output_format == "markdown"
+        return "\n".join([*(prose(part, markdown=markdown) for part in parts), *beneath])
 
     def _raised(self) -> str:
         """What the cards were asked with that a re-check has to name, too."""

@@ -27,6 +27,8 @@ _INDENT: Final = 2
 _GAP: Final = 2
 _PIECES: Final = re.compile(r"[^\s/,:-]*(?:[/,:-]+|\s+|$)")
 """A piece of a cell with what ends it: a cell may be broken behind each."""
+_WORDS: Final = re.compile(r"(?:`[^`\n]*`|(?<!\S)--[a-z][\w-]* (?=[^\s(-])|\S)+")
+"""What is not broken: a word, a flag with its value, a command between backticks."""
 
 
 def output_width() -> int:
@@ -78,14 +80,31 @@ def render_table(
     return "\n".join(lines)
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """The text in lines of at most that width, broken at spaces; a longer word has a line for itself."""
+def wrapped(text: str, width: int, *, hanging: int = 0) -> list[str]:
+    """The text in lines of at most that width, broken at spaces; a longer word has a line for itself.
+
+    Args:
+        text: words; spaces between them count as one.
+        width: columns of the first line.
+        hanging: columns that the others have fewer, for their indent.
+
+    A flag stays with its value, and what stands between backticks stays in one piece: people copy them.
+    """
     lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+    for word in _WORDS.findall(text):
+        room = width if len(lines) == 1 else width - hanging
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > room:
             lines.append("")
         lines[-1] += f" {word}" if lines[-1] else word
     return lines
+
+
+def prose(text: str, *, indent: int = 0, markdown: bool = False, width: int | None = None) -> str:
+    """A sentence as wide as the terminal, its further lines two columns in; Markdown wraps by itself."""
+    if markdown:
+        return " " * indent + text
+    first, *others = wrapped(text, (width or output_width()) - indent, hanging=_INDENT)
+    return "\n".join([" " * indent + first, *(" " * (indent + _INDENT) + line for line in others)])
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int]) -> str:

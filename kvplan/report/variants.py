@@ -84,7 +84,7 @@ def _table(variants: Sequence[Variant], *, markdown: bool) -> str:
     return "\n\n".join([*parts, "\n".join(refused)] if refused else parts)
 
 
-_SAID_ONCE: Final = ("weights GiB", "B a token", "max_model_len")
+_SAID_ONCE: Final = ("weights GiB", "B a token", "max_model_len", "target met")
 """Columns that are a line above the table where all rows agree, as they do where only the card differs."""
 
 
@@ -108,6 +108,8 @@ def _columns(answers: Sequence[Estimate]) -> dict[str, list[str]]:
     }
     if with_lengths:
         columns["at P95"] = [_requests(a.capacity.p95) for a in answers]
+    if any(meets_target(answer) is not None for answer in answers):
+        columns["target met"] = [_target_met(a) for a in answers]
     if with_price:
         columns["USD/h"] = [_price(a) for a in answers]
     return columns
@@ -116,6 +118,14 @@ def _columns(answers: Sequence[Estimate]) -> dict[str, list[str]]:
 def _price(answer: Estimate) -> str:
     price = answer.gpu.usd_per_hour
     return "n/a" if price is None else f"{price * answer.num_gpus:.2f}"
+
+
+def _target_met(answer: Estimate) -> str:
+    """A server that does not start meets nothing, whatever its memory would hold."""
+    met = meets_target(answer)
+    if met is None:
+        return "n/a"
+    return "yes" if met and answer.verdict.starts != "no" else "no"
 
 
 def _requests(interval: Interval | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.load.workload import ClosedLoop, Poisson, Workload
 from kvplan.load.workload_file import read_workload
-from kvplan.report.table import render_table
+from kvplan.report.table import prose, render_table
 from kvplan.visible import visible
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def render_workload(workload: Workload, notes: Sequence[str], output_format: str
         [
             visible(f"## {workload.name}" if markdown else workload.name),
             render_table(["tokens", *summary["total_len"]], rows, markdown=markdown),
-            "\n".join(visible(f"{bullet}{fact}") for fact in facts if fact),
+            "\n".join(prose(visible(f"{bullet}{fact}"), markdown=markdown) for fact in facts if fact),
         ]
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,14 @@ QWEN = ("estimate", "--model", "qwen2-7b", "--gpu", "4090", "--vllm-version", "0
             "--target-concurrency needs the requests' lengths",
             "--input-len",
         ),
+        (
+            (*QWEN, "--gpu", "all", "--target-concurrency", "4"),
+            "--target-concurrency needs the requests' lengths",
+            "--input-len",
+        ),
+        ((*QWEN, "--gpu", "all", "--solve"), "--gpu all and --solve cannot be asked at once", "name one"),
+        ((*QWEN, "--what-if", "all", "--explain"), "--what-if and --explain cannot", "one after the other"),
+        (("workload", "no/such.log"), "SOURCE: no file no/such.log", "or a preset"),
         ((*QWEN, "--input-len", "4"), "--output-len is missing", "a prompt and an answer"),
         ((*QWEN, "--vllm-version", "main"), "vLLM version 'main' is not a release number", "0.32.0"),
         (("estimate", "--gpu", "4090"), "no model given", "--model qwen2-7b"),
@@ -142,3 +151,19 @@ def test_heavy_packages_stay_out_of_the_quick_commands() -> None:
     subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)  # the index is built
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_interrupted_command_says_so_in_one_line(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "kvplan", "check", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)  # it waits for stdin
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (ExitCode.INTERRUPTED, "", "kvplan: interrupted\n")

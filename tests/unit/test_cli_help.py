@@ -49,6 +49,21 @@ def test_every_option_says_what_it_is(words: str) -> None:
     assert COMMANDS[words].help
 
 
+@pytest.mark.parametrize("words", ["", "profiles"])
+def test_no_description_in_a_list_of_commands_is_cut(words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kvplan", *words.split(), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=os.environ | {"COLUMNS": "80"},
+    )
+    listed = done.stdout.partition("\nCommands:\n")[2].splitlines()
+    assert len(listed) >= 5
+    assert [line for line in listed if line.endswith("...")] == []
+
+
 @pytest.mark.parametrize("columns", ["80", "240"])
 @pytest.mark.parametrize("words", ["", *COMMANDS][1:])
 def test_help_is_no_wider_than_a_terminal(words: str, columns: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvplan.report.table import output_width, render_table
+from kvplan.report.table import output_width, prose, render_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +63,18 @@ def test_a_cell_is_one_line_that_can_be_seen() -> None:
     assert render_table(("a",), [("x\x1b[2J\ny",)], width=80) == "  a\n  x\\u001b[2J\\u000ay"
 
 
+def test_prose_keeps_commands_whole() -> None:
+    """41 columns: 19 and a flag with its value, 21; then an indent of 2, 5, a command of 24, 10."""
+    text = "helps most of all: --kv-cache-dtype fp8, then `kvplan profiles models` and words"
+    assert prose(text, width=41) == (
+        "helps most of all: --kv-cache-dtype fp8,\n  then `kvplan profiles models` and words"
+    )
+    assert prose(text, width=38) == (
+        "helps most of all:\n  --kv-cache-dtype fp8, then\n  `kvplan profiles models` and words"
+    )
+    assert prose(text, markdown=True, width=41) == text
+
+
 cells = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=60)
 
 
@@ -93,6 +105,9 @@ COMMANDS = (
     ("estimate", "--model", "qwen2-7b", "--gpu", "all", "--input-len", "1000", "--output-len", "200"),
     ("estimate", "--model", "qwen2-7b", "--gpu", "4090", "--solve", "--target-concurrency", "8"),
     ("profiles", "calibrate"),
+    ("estimate", "--model", "qwen3-8b", "--gpu", "4090", "--explain"),
+    ("estimate", "--model", "qwen3-32b", "--gpu", "4090", "--what-if", "all"),
+    ("workload", "chat"),
 )
 
 
@@ -130,8 +145,8 @@ SET_SIZE = (
 
 
 def is_table_line(line: str) -> bool:
-    """Prose is the terminal's to wrap, and an address or a key is never broken."""
-    return line.startswith("  ") and not any(len(word) > 60 for word in line.split())
+    """A line to be laid out: an address or a key is never broken."""
+    return not any(len(word) > 60 for word in line.split())
 
 
 @pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)

@@ -11,7 +11,7 @@ import pytest
 from kvplan.errors import InputError
 from kvplan.load.compose import Extras
 from kvplan.load.lengths import LengthSample
-from kvplan.load.source import Made, workload_from
+from kvplan.load.source import Made, default_name, workload_from
 from kvplan.load.traffic import read_csv, read_requests
 from kvplan.load.workload import ClosedLoop, Poisson, Trace, load_workload
 
@@ -287,6 +287,33 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
     assert workload.total_len_quantile(1.0) == 2500
     assert workload.concurrency == 4
     assert "say" not in output.read_text()  # no word of a prompt or an answer
+
+
+def test_a_workload_file_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    output = tmp_path / "workload.yaml"
+    output.write_text("mine\n")
+    argv = [sys.executable, "-m", "kvplan", "workload", str(DATA / "openai.jsonl"), "--output", str(output)]
+
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, output.read_text()) == (2, "", "mine\n")
+    assert done.stderr == f"kvplan: --output {output} is there already (--replace overwrites it)\n"
+
+    done = subprocess.run([*argv, "--replace"], capture_output=True, text=True, check=True)
+    assert done.stderr == f"kvplan: wrote {output}\n"
+    assert load_workload(output).name == "openai"
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("http://127.0.0.1:8765", "127.0.0.1-8765"),
+        ("https://user:secret@llm.example/metrics?x=1", "llm.example"),
+        ("http://[::1]:8000/", "1-8000"),
+        ("logs/of.monday.jsonl", "of.monday"),
+    ],
+)
+def test_a_workload_is_named_after_its_file_or_server(source: str, name: str) -> None:
+    assert default_name(source) == name
 
 
 def test_without_a_source_the_presets_are_listed() -> None:
