@@ -199,7 +199,7 @@ def test_cards_are_asked_with_room_for_the_target_and_the_solution_says_so() -> 
         assert variant.estimate.max_model_len == 2_012
         assert variant.estimate.capacity.requests(2_012).mid >= 33
     request = dataclasses.replace(one, target_concurrency=33)
-    said = Solution.of(plan_for(request), request).render("text")
+    said = " ".join(Solution.of(plan_for(request), request).render("text").split())
     assert "1,024 tokens at once, with --max-num-seqs 33 where it is below, cheapest" in said
 
 
