@@ -166,7 +166,11 @@ def _explained(model: str, revision: str | None, *, offline: bool) -> Iterator[N
 
 
 def _unreachable(model: str, at: str, *, offline: bool) -> InputError:
-    why = "the hub is not asked" if offline else f"{_endpoint() or 'https://huggingface.co'} does not answer"
+    why = (
+        "offline the hub is not asked"
+        if offline
+        else f"{_endpoint() or 'https://huggingface.co'} does not answer"
+    )
     return InputError(
         f"{model!r} is no profile, no folder and not in the local Hugging Face cache{at}, and {why}",
         "give a local folder or a profile's name (`kvplan profiles models`)"

@@ -188,8 +188,8 @@ def check(folder: Path, text: str, gpu: str | None = "rtx-4090") -> Checked:
         (
             "vllm serve acme/foo",
             (
-                "'acme/foo' is no profile, no folder and not in the local Hugging Face cache, and the hub "
-                "is not asked (`kvplan profiles add acme/foo` where the hub can be reached)"
+                "'acme/foo' is no profile, no folder and not in the local Hugging Face cache, and "
+                "offline the hub is not asked (`kvplan profiles add acme/foo` where the hub can be reached)"
             ),
         ),
         (
@@ -295,3 +295,8 @@ def test_values_that_make_no_sense_end_in_no_traceback_and_cost_no_time(
 ) -> None:
     checked = check(tmp_path, f"vllm serve {QWEN} {flags}")
     assert reason in str(checked.not_judged[0].not_judged)
+
+
+def test_an_option_that_only_sounds_like_another_gets_no_replacement(tmp_path: Path) -> None:
+    (item,) = check(tmp_path, f"vllm serve {QWEN} --max-model-len 8192 --bogus-flag").findings
+    assert (item.rule, item.passes) == ("KVP004", "without --bogus-flag")
