@@ -10,6 +10,7 @@ from kvplan import __version__
 from kvplan.report.document import Code, Document, Items, Section, Table
 from kvplan.report.paste import serve_command
 from kvplan.report.tune_text import LIMITS, UNKNOWN, figure, gib
+from kvplan.tune.journal import tuned_by
 from kvplan.tune.ladder import INPUT_LEN, OUTPUT_LEN, REPEATS, USERS, rungs_for, scale_words
 from kvplan.tune.ladder_run import fixed_flags, results_of, rungs_of, scale_from, tuned_of
 from kvplan.tune.problem import Problem
@@ -49,6 +50,8 @@ class LadderReport:
     tuned: Tuned | None
     is_finished: bool
     warnings: tuple[str, ...]
+    climbed_by: str | None = None
+    """Who is at it right now, as `process N`."""
 
     @classmethod
     def of(cls, contents: JournalContents) -> LadderReport:
@@ -64,6 +67,7 @@ class LadderReport:
             tuned=tuned_of(contents),
             is_finished=last["kind"] == "outcome" and bool(last["finished"]),
             warnings=contents.warnings,
+            climbed_by=tuned_by(contents.path),
         )
 
     @property
@@ -279,7 +283,9 @@ class LadderReport:
             )
         spent = sum(result.wall_s for result in self.results.values())
         yield f"run {self.run}: {len(self.results)} steps in {format_duration(spent)}"
-        if not self.is_finished:
+        if self.climbed_by is not None:
+            yield f"not finished: {self.climbed_by} is climbing it"
+        elif not self.is_finished:
             yield f"not finished: continue with kvplan tune --resume {self.run}"
         yield from (f"assumed: {text}" for text in self.header.get("assumptions", ()))
         yield from (f"warning: {warning}" for warning in self.warnings)

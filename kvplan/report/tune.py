@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan import __version__
 from kvplan.report.paste import serve_command, vllm_yaml
+from kvplan.tune.journal import tuned_by
 from kvplan.tune.problem import Problem
-from kvplan.tune.replay import outcome_of
+from kvplan.tune.replay import INTERRUPTED, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +37,8 @@ class TuneReport:
     recommendation: Recommendation
     is_finished: bool
     warnings: tuple[str, ...]
+    tuned_by: str | None = None
+    """Who tunes it right now, as `process N`: it is neither finished nor interrupted."""
 
     @classmethod
     def of(cls, contents: JournalContents) -> TuneReport:
@@ -44,16 +47,26 @@ class TuneReport:
         Raises:
             InputError: the journal's model has no exact rule here, so an unfinished run can't be told.
         """
+        owner = tuned_by(contents.path)
         outcome = outcome_of(contents)
+        recommendation = outcome.recommendation
+        if owner is not None:
+            recommendation = _so_far(recommendation, f"{owner} is still at it")
         return cls(
             run=contents.run_id,
             header=contents.header,
             problem=Problem.from_dict(contents.header["problem"]),
             trials=contents.trials,
-            recommendation=outcome.recommendation,
-            is_finished=outcome.is_finished,
+            recommendation=recommendation,
+            is_finished=outcome.is_finished and owner is None,
             warnings=contents.warnings,
+            tuned_by=owner,
         )
+
+    @property
+    def chosen_as(self) -> str:
+        """What the setting that is shown may be called."""
+        return "recommended" if self.recommendation.met else "nearest"
 
     @property
     def wall_s(self) -> float:
@@ -104,6 +117,7 @@ class TuneReport:
             "made_with": self.header["kvplan_version"],
             "created_at": self.header["at"],
             "finished": self.is_finished,
+            "tuned_by": self.tuned_by,
             "context": dict(self.header["context"]),
             "problem": self.problem.as_dict(),
             "memory_limit": self.memory_limit,
@@ -115,6 +129,16 @@ class TuneReport:
             "wall_s": self.wall_s,
             "warnings": list(self.warnings),
         }
+
+
+def _so_far(recommendation: Recommendation, why: str) -> Recommendation:
+    """Told while the run goes on: what has no answer yet was not interrupted."""
+    stopped = recommendation.stopped
+    return dataclasses.replace(
+        recommendation,
+        reasons=tuple(reason.replace(INTERRUPTED, why) for reason in recommendation.reasons),
+        stopped=None if stopped is None else stopped.replace(INTERRUPTED, why),
+    )
 
 
 def _without_scores(trial: dict[str, Any]) -> dict[str, Any]:

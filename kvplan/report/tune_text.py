@@ -38,6 +38,7 @@ _SHOWN_OR_FIXED: Final = frozenset(
     }
 )
 UNKNOWN: Final = "n/a"
+_NAMES: Final = {"recommended": "recommendation", "nearest": "nearest setting"}
 
 
 def render_text(report: TuneReport, *, markdown: bool) -> str:
@@ -100,6 +101,8 @@ def _headline(report: TuneReport, *, markdown: bool) -> str:
         known = "the nearest is shown" if answer.settings else "nothing to show"
         line = f"no setting was shown to meet the target of {target} users at once; {known}"
     line = f"**{line}**" if markdown else line
+    if report.tuned_by is not None:
+        line = f"being tuned by {report.tuned_by}; so far:\n{line}"
     reasons = [f"{'- ' if markdown else '  '}{reason}" for reason in answer.reasons]
     return "\n".join([line, *([""] if markdown and reasons else []), *reasons])
 
@@ -156,7 +159,7 @@ def _boundary(report: TuneReport, *, markdown: bool) -> str | None:
         kv = answer.settings.get("kv_cache_memory_bytes")
         rows.append(
             (
-                "recommended",
+                report.chosen_as,
                 utilization(answer.settings["gpu_memory_utilization"]),
                 gib(kv),
                 f"{answer.trial}",
@@ -188,7 +191,7 @@ def _failure(end: BoundaryEnd) -> str:
 def _headroom(report: TuneReport) -> str:
     answer = report.recommendation
     text = (
-        f"The recommendation is {utilization(answer.headroom_utilization)} of the card "
+        f"The {_NAMES[report.chosen_as]} is {utilization(answer.headroom_utilization)} of the card "
         f"({gib(answer.headroom_bytes)}) below what survived"
     )
     if answer.boundary_failed is not None and answer.settings is not None:
@@ -373,7 +376,9 @@ def _how(report: TuneReport, *, markdown: bool) -> Iterator[str]:
         f"{format_duration(report.wall_s)}; kvplan {report.header['kvplan_version']}"
     )
     yield from (f"{bullet}{note}" for note in report.recommendation.notes)
-    if not report.is_finished:
+    if report.tuned_by is not None:
+        yield f"{bullet}not finished: {report.tuned_by} is tuning it"
+    elif not report.is_finished:
         yield f"{bullet}not finished: continue with kvplan tune --resume {report.run}"
     elif report.recommendation.stopped:
         yield f"{bullet}ended early: {report.recommendation.stopped}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from kvplan.report.html import render_html
 from kvplan.report.tune import TuneReport
-from kvplan.tune.journal import FILE_NAME, read_journal
+from kvplan.tune.journal import FILE_NAME, read_journal, reopened_journal
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "tests" / "data" / "runs" / "demo-cpu"
@@ -44,6 +46,8 @@ def test_the_demo_shows_both_ends_of_the_boundary_with_their_evidence(report: Tu
     assert "To serve at least one request" in (answer.low_end.evidence or "")
     assert answer.boundary_failed.failure == "killed"
     assert (answer.boundary_failed.oom_kill_count or 0) >= 1
+    assert answer.boundary_failed.gpu_memory_utilization is not None
+    assert answer.boundary_survived.gpu_memory_utilization is not None
     width = answer.boundary_failed.gpu_memory_utilization - answer.boundary_survived.gpu_memory_utilization
     assert 0 < width <= report.problem.tolerance + 1e-9
 
@@ -66,6 +70,44 @@ def test_an_interrupted_copy_of_it_is_told_as_far_as_it_went(report: TuneReport,
     text = cut.render("text")
     assert "kvplan tune --resume" in text
     assert "the last line is torn" in text
+
+
+def test_a_run_that_is_being_tuned_is_not_called_interrupted(tmp_path: Path) -> None:
+    lines = (RUN / FILE_NAME).read_text().splitlines(keepends=True)
+    third = [number for number, line in enumerate(lines) if json.loads(line)["kind"] == "trial"][2]
+    (tmp_path / FILE_NAME).write_text("".join(lines[: third + 1]))
+    owner = f"process {os.getpid()}"
+
+    with reopened_journal(tmp_path):
+        told = TuneReport.of(read_journal(tmp_path))
+        texts = [told.render("text"), told.render("markdown"), render_html(told, tmp_path)]
+
+    assert told.tuned_by == owner
+    assert texts[0].startswith(f"being tuned by {owner}; so far:\n")
+    for text in texts:
+        assert re.search(f"being tuned by {owner}; so far:", text, re.IGNORECASE)
+        assert "interrupted" not in text
+        # Only how the run was made, in the page's last section, may name the option.
+        assert "kvplan tune --resume" not in text
+    after = TuneReport.of(read_journal(tmp_path))
+    assert after.tuned_by is None
+    assert "interrupted" in after.render("text")
+
+
+def test_what_is_not_recommended_is_called_so_nowhere(tmp_path: Path) -> None:
+    lines = (RUN / FILE_NAME).read_text().splitlines(keepends=True)
+    third = [number for number, line in enumerate(lines) if json.loads(line)["kind"] == "trial"][2]
+    (tmp_path / FILE_NAME).write_text("".join(lines[: third + 1]))
+    nearest = TuneReport.of(read_journal(tmp_path))
+    assert not nearest.recommendation.met
+    assert nearest.recommendation.measured is not None
+
+    page = render_html(nearest, tmp_path)
+
+    assert "8, nearest" in page
+    said = re.sub(r"(?s)<(script|style).*?</\1>", "", page).replace("not recommended", "")
+    assert "recommended" not in said
+    assert "recommended" not in nearest.render("text").replace("not recommended", "")
 
 
 def test_without_outcome_lines_the_replayed_search_says_the_same(report: TuneReport, tmp_path: Path) -> None:

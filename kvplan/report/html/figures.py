@@ -144,7 +144,7 @@ def boundary_bracket(report: TuneReport) -> Drawn | None:
             "va": "bottom",
         }
         place |= {"fontsize": SMALL_TEXT, "color": BLUE, "annotation_clip": False}
-        text = f"recommended {utilization(chosen)}"
+        text = f"{report.chosen_as} {utilization(chosen)}"
         axes.annotate(text, (chosen, 1), xycoords=("data", "axes fraction"), **place)
     axes.set_yticks(
         range(len(tried)), [shown(f"#{t.number} {t.spec.phase}", _LONGEST_NAME) for t, _ in tried], color=INK

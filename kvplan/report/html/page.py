@@ -135,6 +135,11 @@ def _head(report: TuneReport) -> dict[str, Any]:
 
 
 def _verdict(report: TuneReport) -> str:
+    so_far = "" if report.tuned_by is None else f"Being tuned by {report.tuned_by}; so far: "
+    return so_far + _answer(report)
+
+
+def _answer(report: TuneReport) -> str:
     answer, target = report.recommendation, report.problem.target_concurrency
     if answer.met:
         return f"Meets the target: {target:,} users at once."
@@ -191,7 +196,9 @@ def _reproduction(report: TuneReport, folder: Path) -> dict[str, Any]:
 
 def _notes(report: TuneReport) -> Iterator[str]:
     yield from report.recommendation.notes
-    if not report.is_finished:
+    if report.tuned_by is not None:
+        yield f"Not finished: {report.tuned_by} is tuning it."
+    elif not report.is_finished:
         yield f"Not finished; it goes on with: kvplan tune --resume {report.run}"
     elif report.recommendation.stopped:
         yield f"Ended early: {report.recommendation.stopped}"

@@ -51,7 +51,7 @@ def sections(report: TuneReport, folder: Path) -> Iterator[Section]:
     yield Section(
         "ledger",
         "Where the card's memory goes",
-        "The recommended setting as it ran, above what the memory model says of it without a launch.",
+        f"The {report.chosen_as} setting as it ran, above what the memory model says of it without a launch.",
         (figures.ledger_bar(ledgers),) if ledgers else (),
         tables.ledger_table(ledgers) if ledgers else None,
         "n/a: nothing started, and the memory model has no rule for this model.",
@@ -74,8 +74,8 @@ def sections(report: TuneReport, folder: Path) -> Iterator[Section]:
         "curve",
         "One server under rising load",
         preempted if answer.curve else "",
-        _all_of(speed_figures.load_curve(answer.curve, answer.measured)),
-        tables.curve_table(answer.curve, answer.measured),
+        _all_of(speed_figures.load_curve(answer.curve, answer.measured, report.chosen_as)),
+        tables.curve_table(answer.curve, answer.measured, report.chosen_as),
         "n/a: no load was measured.",
     )
     points = candidates(problem, report.trials)
@@ -84,7 +84,7 @@ def sections(report: TuneReport, folder: Path) -> Iterator[Section]:
         "Throughput, headroom and time a token",
         f"All settings measured at the target of {problem.target_concurrency:,} users. Launches that should "
         f"be as fast differed by up to {answer.launch_noise:.0%}: nearer points are not told apart.",
-        _all_of(speed_figures.pareto_front(points, answer.trial)),
+        _all_of(speed_figures.pareto_front(points, answer.trial, report.chosen_as)),
         tables.pareto_table(points, answer.trial, problem.card_bytes),
         "n/a: no setting was measured at the target.",
     )
@@ -150,8 +150,9 @@ def _headroom(report: TuneReport) -> str:
     answer = report.recommendation
     if answer.headroom_utilization is None or answer.headroom_bytes is None:
         return ""
+    name = "recommendation" if answer.met else "nearest setting"
     text = (
-        f"The recommendation is {utilization(answer.headroom_utilization)} of the card "
+        f"The {name} is {utilization(answer.headroom_utilization)} of the card "
         f"({format_gib(answer.headroom_bytes)}) below what survived"
     )
     chosen = (answer.settings or {}).get("gpu_memory_utilization")

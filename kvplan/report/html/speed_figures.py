@@ -50,7 +50,9 @@ class CurvePoint(Protocol):
         """Time per further token."""
 
 
-def load_curve(curve: Sequence[CurvePoint], chosen: CurvePoint | None) -> Drawn | None:
+def load_curve(
+    curve: Sequence[CurvePoint], chosen: CurvePoint | None, chosen_as: str = "recommended"
+) -> Drawn | None:
     """Throughput against latency of one server under rising load, and the chosen point."""
     known = [point for point in curve if point.output_throughput is not None]
     if not known:
@@ -60,7 +62,7 @@ def load_curve(curve: Sequence[CurvePoint], chosen: CurvePoint | None) -> Drawn 
     for axes, title, field in zip(
         panels, ("TPOT p99, ms", "TTFT p99, ms"), ("p99_tpot_ms", "p99_ttft_ms"), strict=True
     ):
-        _curve_panel(axes, known, chosen, field)
+        _curve_panel(axes, known, chosen, field, chosen_as)
         axes.set_title(title)
         axes.set_xlim(0, 1.12 * fastest)
     handles, labels = panels[0].get_legend_handles_labels()
@@ -75,12 +77,14 @@ def load_curve(curve: Sequence[CurvePoint], chosen: CurvePoint | None) -> Drawn 
         "curve",
         title="Throughput against latency under rising load",
         description=f"{said}.",
-        caption="The figure at each point is its number of users. The diamond is the recommended setting at "
+        caption=f"The figure at each point is its number of users. The diamond is the {chosen_as} setting at "
         "the target's load, from a start of its own.",
     )
 
 
-def _curve_panel(axes: Any, known: list[CurvePoint], chosen: CurvePoint | None, field: str) -> None:
+def _curve_panel(
+    axes: Any, known: list[CurvePoint], chosen: CurvePoint | None, field: str, chosen_as: str
+) -> None:
     points = [p for p in known if getattr(p, field) is not None]
     xs, ys = [p.output_throughput for p in points], [getattr(p, field) for p in points]
     axes.plot(xs, ys, color=BLUE, marker="o", markersize=6, label="one server, by number of users")
@@ -89,7 +93,7 @@ def _curve_panel(axes: Any, known: list[CurvePoint], chosen: CurvePoint | None, 
         axes.annotate(f"{point.concurrency}", (x, y), fontsize=SMALL_TEXT, color=INK, **place)
     own = None if chosen is None else getattr(chosen, field)
     if chosen is not None and chosen.output_throughput is not None and own is not None:
-        label = f"recommended, {chosen.concurrency} users"
+        label = f"{chosen_as}, {chosen.concurrency} users"
         style: dict[str, Any] = {"marker": "D", "markersize": 9, "color": ORANGE, "linestyle": "none"}
         axes.plot([chosen.output_throughput], [own], label=label, **style)
         ys = [*ys, own]
@@ -98,7 +102,9 @@ def _curve_panel(axes: Any, known: list[CurvePoint], chosen: CurvePoint | None, 
     axes.grid()
 
 
-def pareto_front(points: Sequence[Candidate], chosen: int | None) -> Drawn | None:
+def pareto_front(
+    points: Sequence[Candidate], chosen: int | None, chosen_as: str = "recommended"
+) -> Drawn | None:
     """Throughput and time a token, each against headroom."""
     complete = [point for point in points if point.is_complete]
     if not complete:
@@ -127,7 +133,7 @@ def pareto_front(points: Sequence[Candidate], chosen: int | None) -> Drawn | Non
         title="Throughput, headroom and time a token",
         description=f"{said}.",
         caption="Filled: on the front, no other trial is at least as good in all three. Hollow: beaten. "
-        "Diamond: recommended. Numbers are trials; where they would lie on one another, the table has them.",
+        f"Diamond: {chosen_as}. Numbers are trials; where they would lie on one another, the table has them.",
     )
 
 

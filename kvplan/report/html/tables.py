@@ -75,7 +75,7 @@ def boundary_table(report: TuneReport) -> Table | None:
         highlighted = len(rows)
         at = utilization(settings["gpu_memory_utilization"])
         state = "confirmed from a cold start" if answer.is_confirmed else "not confirmed"
-        rows.append(("recommended", at, gib_column(kv_bytes, card), f"#{answer.trial}", state))
+        rows.append((report.chosen_as, at, gib_column(kv_bytes, card), f"#{answer.trial}", state))
     if answer.low_end_utilization is not None:
         at = utilization(answer.low_end_utilization)
         rows.append(("one request of max_model_len just fits", at, UNKNOWN, UNKNOWN, "arithmetic"))
@@ -91,13 +91,15 @@ def failure_of(end: BoundaryEnd) -> str:
     return end.failure or UNKNOWN
 
 
-def curve_table(curve: Sequence[LoadSummary], chosen: LoadSummary | None) -> Table | None:
-    """One server under rising load, and the recommendation at the target."""
+def curve_table(
+    curve: Sequence[LoadSummary], chosen: LoadSummary | None, chosen_as: str = "recommended"
+) -> Table | None:
+    """One server under rising load, and the recommended (or nearest) setting at the target."""
     if not curve and chosen is None:
         return None
     rows = [_load_row(f"{point.concurrency}", point) for point in curve]
     if chosen is not None:
-        rows.append(_load_row(f"{chosen.concurrency}, recommended", chosen))
+        rows.append(_load_row(f"{chosen.concurrency}, {chosen_as}", chosen))
     times = ("TTFT p50, ms", "TTFT p99, ms", "TPOT p50, ms", "TPOT p99, ms")
     header = ("users", "tokens/s", *times, "preempted", "KV used")
     last = None if chosen is None else len(rows) - 1
