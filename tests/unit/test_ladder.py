@@ -16,7 +16,7 @@ from kvplan.config.serving import ServingConfig
 from kvplan.errors import FailureClass, InputError
 from kvplan.planning import PlanRequest, plan_for
 from kvplan.report.ladder import LadderReport
-from kvplan.tune.journal import read_journal
+from kvplan.tune.journal import new_journal, read_journal
 from kvplan.tune.ladder import (
     ARTICLES_KV_TOKENS,
     lengths_for,
@@ -408,3 +408,19 @@ def test_a_result_comes_back_from_the_journal_as_it_was() -> None:
     )
 
     assert RungResult.from_dict(json.loads(json.dumps(result.as_dict()))) == result
+
+
+@pytest.mark.parametrize("kind", ["server", "ladder"])
+def test_a_run_that_searched_no_settings_is_refused_before_the_first_step(kind: str, tmp_path: Path) -> None:
+    with new_journal(tmp_path, {"what": kind}) as journal:
+        name = journal.run_id
+
+    with pytest.raises(InputError, match="recommends no settings"):
+        climb(
+            TuneRequest(PlanRequest(), demo=True),
+            tmp_path,
+            lambda _line: None,
+            tuned_run=name,
+            search=lambda *_: tmp_path,
+        )
+    assert [path.parent.name for path in tmp_path.glob("*/journal.jsonl")] == [name]
