@@ -24,14 +24,15 @@ def render_plan(prepared: Prepared, plan: LaunchForecast, output_format: str) ->
         return json.dumps(plan_as_dict(prepared, plan), indent=2)
     markdown = output_format == "markdown"
     problem = prepared.problem
+    launches = "launch" if len(plan.trials) == 1 else "launches"
     head = (
-        f"{len(plan.trials)} launches, about {plan.minutes:.0f} min, if memory is as the model says "
+        f"{len(plan.trials)} {launches}, about {plan.minutes:.0f} min, if memory is as the model says "
         f"({plan.start_s:.0f} s a start: {plan.start_source})"
     )
     where = (
         f"{problem.model} on a card of {format_gib(problem.card_bytes)}, {problem.target_concurrency} users, "
         f"max_model_len {problem.max_model_len}; at most {prepared.budget.max_launches} launches and "
-        f"{prepared.budget.max_minutes:g} min"
+        f"{limit_min(prepared.budget.max_minutes)}"
     )
     rows = [
         (
@@ -52,8 +53,18 @@ def render_plan(prepared: Prepared, plan: LaunchForecast, output_format: str) ->
     parts.append(f"```sh\n{commands}\n```" if markdown else commands)
     if prepared.assumptions:
         parts.append("assumed: " + "; ".join(prepared.assumptions))
+    if plan.minutes > prepared.budget.max_minutes:
+        parts.append(
+            f"the budget of {limit_min(prepared.budget.max_minutes)} does not hold this plan of about "
+            f"{plan.minutes:.0f} min: the run would end with what it has by then (--max-minutes)"
+        )
     parts += [f"warning: {warning}" for warning in prepared.warnings]
     return "\n\n".join(parts)
+
+
+def limit_min(minutes: float) -> str:
+    """A limit in minutes, without fractions that nobody reads: `101 min`, `2.5 min`."""
+    return f"{int(minutes)} min" if minutes >= 10 else f"{minutes:g} min"
 
 
 def plan_as_dict(prepared: Prepared, plan: LaunchForecast) -> dict[str, Any]:
