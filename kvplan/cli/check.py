@@ -95,7 +95,7 @@ def check(
         vllm_version=vllm_version,
         fail_on=fail_on.value,
         today=run.day(today),
-        stdin=sys.stdin.buffer.read if paths == ["-"] else None,
+        stdin=_stdin if paths == ["-"] else None,
     )
     from kvplan.report.check.show import default_format, parse_outputs, show
 
@@ -119,6 +119,12 @@ def _refuse_outputs(output: list[str] | None, option: str) -> None:
         raise InputError(f"--output with {option}: nothing is judged that could be written", "leave it out")
 
 
+def _stdin(most: int) -> bytes:
+    if sys.stdin is None:
+        raise InputError("-: stdin is closed", "pipe what is to be judged into kvplan, or name a file")
+    return sys.stdin.buffer.read(most)
+
+
 def _list(asked: Asked, output_format: CheckFormat | None, outputs: list[tuple[str, Path]]) -> int:
     from kvplan.gate import run
     from kvplan.report.check import listing
@@ -135,4 +141,4 @@ def _list(asked: Asked, output_format: CheckFormat | None, outputs: list[tuple[s
     for form, path in outputs:
         write(path, forms[form](found) + "\n", "w")
     typer.echo(forms[shown](found))
-    return 2 if not found.files_read and found.not_read else 0
+    return 2 if found.nothing_read else 0

@@ -6,9 +6,10 @@ import contextlib
 import importlib
 import os
 import sys
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
+import typer.core
 
 from kvplan import __version__
 from kvplan.cli import COMMANDS, GROUPS
@@ -19,8 +20,25 @@ _COMPLETION: Final = "_KVPLAN_COMPLETE"
 
 _LONGEST_COMPLAINT: Final = 300
 
+
+class _Commands(typer.core.TyperGroup):
+    """Commands whose interruption reaches `main`: typer alone turns it into a bare exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command.
+
+        Raises:
+            Abort: it was interrupted.
+        """
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+
 app = typer.Typer(
     name="kvplan",
+    cls=_Commands,
     help="Plan, tune and gate the GPU memory of vLLM servers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

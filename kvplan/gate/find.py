@@ -169,17 +169,28 @@ def _say_too_large(files: DiskFiles, name: str, found: Found) -> None:
         found.not_read.append(NotRead(name, 1, "file too large, skipped"))
 
 
-def read_into(found: Found, path: str, text: str, files: RepoFiles, how: HowToRead = AS_WRITTEN) -> None:
-    """Read one text and add what it holds.
+def read_into(
+    found: Found,
+    path: str,
+    text: str,
+    files: RepoFiles,
+    how: HowToRead = AS_WRITTEN,
+    *,
+    named: bool = False,
+) -> None:
+    """Read one text and add what it holds; one that was asked for by name must be readable.
 
     A reader that fails on a text that nobody thought of must not take the other files' answers with it.
     """
-    found.files_read += 1
     try:
-        reading = read_text(path, text, files, how)
+        reading = read_text(path, text, files, how, named=named)
     except Exception as error:  # noqa: BLE001  whatever a reader may raise; it is said, and tests look for it
         found.not_read.append(NotRead(path, 1, f"{OWN_FAULT} ({type(error).__name__}): please report it"))
+        found.named_unread |= named
         return
+    unread = reading.unreadable and not reading.launches
+    found.files_read += not unread
+    found.named_unread |= named and unread
     found.launches += reading.launches
     found.not_read += reading.not_read
     if "kvplan:" in text:
@@ -212,6 +223,7 @@ def read_paths(paths: list[str], start: Path, how: HowToRead = AS_WRITTEN) -> Fo
             found.not_read += part.not_read
             found.comments += part.comments
             found.files_read += part.files_read
+            found.named_unread |= part.named_unread
         else:
             _read_named(found, root, below, how)
     return found
@@ -222,8 +234,9 @@ def _read_named(found: Found, root: Path, name: str, how: HowToRead) -> None:
     data = files.read_bytes(name)
     if data is None:
         found.not_read.append(NotRead(name, 1, "file too large or not readable, skipped"))
+        found.named_unread = True
     elif is_telling(data) or posixpath.basename(name).lower().startswith("kustomization"):
-        read_into(found, name, decode(data), files, how)
+        read_into(found, name, decode(data), files, how, named=True)
     else:
         found.files_read += 1
 

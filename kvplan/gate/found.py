@@ -93,4 +93,11 @@ class Found:
     launches: list[LaunchFound] = field(default_factory=list)
     not_read: list[NotRead] = field(default_factory=list)
     files_read: int = 0
+    named_unread: bool = False
+    """Whether stdin, or a file that was named, could not be read and gave no launch."""
     comments: list[Comment] = field(default_factory=list)
+
+    @property
+    def nothing_read(self) -> bool:
+        """Whether there is no answer: something asked for by name is unread, or everything is."""
+        return self.named_unread or (not self.files_read and bool(self.not_read))

@@ -1,4 +1,4 @@
-"""The tree of one commit, read from git's objects: nothing is checked out and no hook or filter runs."""
+"""The tree of one commit, read from git's objects: nothing is checked out, no hook or filter runs on it."""
 
 from __future__ import annotations
 

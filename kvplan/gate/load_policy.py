@@ -85,7 +85,27 @@ class _Loader:
             ) from None
         if root is not None and root.kind != "map":
             raise InputError(f"{self._name}:{root.line}: not a mapping", "write lines like `gpu: l4`")
+        if root is not None:
+            self._refuse_lost_keys(root)
         return root
+
+    def _refuse_lost_keys(self, root: Node) -> None:
+        """A key that another one overwrites, or that is no word, is a rule that nobody applies."""
+        flags = root.get("allowed")
+        for node in root.walk():
+            seen: dict[str, int] = {}
+            for key, _ in node.pairs:
+                if key.kind != "scalar":
+                    raise InputError(
+                        f"{self._name}:{key.line}: a key that is no word", "docs/policy.md lists the keys"
+                    )
+                name = key.text.lstrip("-").replace("-", "_") if node is flags else key.text
+                if name in seen:
+                    raise InputError(
+                        f"{self._name}:{key.line}: {key.text} is there twice, first in line {seen[name]}",
+                        "only one of them would count: put them together",
+                    )
+                seen[name] = key.line
 
     def _validated(self, root: Node | None) -> PolicyFile:
         from kvplan.gate.policy_kinds import WrongValueError, read_keys

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from kvplan.gate.reading import Reading, Surroundings
+from kvplan.gate.repo_files import MAX_FILE_BYTES
 from kvplan.gate.terms import AS_WRITTEN
 from kvplan.gate.unread import note_leftovers
 from kvplan.gate.yaml_nodes import Node, YamlError, compose, documents
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from kvplan.gate.repo_files import RepoFiles
     from kvplan.gate.terms import HowToRead
 
-MAX_STRUCTURED: Final = 2 * 1024 * 1024
 MAX_EMBEDDED: Final = 4
 
 _TOKENS: Final = (
@@ -75,7 +75,9 @@ def is_candidate_name(path: str) -> bool:
     )
 
 
-def read_text(path: str, text: str, files: RepoFiles, how: HowToRead = AS_WRITTEN) -> Reading:
+def read_text(
+    path: str, text: str, files: RepoFiles, how: HowToRead = AS_WRITTEN, *, named: bool = False
+) -> Reading:
     """Read one file.
 
     Args:
@@ -83,8 +85,12 @@ def read_text(path: str, text: str, files: RepoFiles, how: HowToRead = AS_WRITTE
         text: its decoded text.
         files: where companions are read from.
         how: what the policy says of the file beforehand.
+        named: whether the user named it, so that it may be longer than what a tree happens to hold.
     """
     reading = Reading(path, text, files, how)
+    if named:
+        # The output of a tool that renders a whole chart may be long.
+        reading.max_structured = MAX_FILE_BYTES
     _dispatch(reading, posixpath.basename(path))
     note_leftovers(reading)
     reading.launches.sort(key=lambda launch: launch.line)
@@ -126,8 +132,8 @@ def _dispatch(reading: Reading, name: str) -> None:
     if ending in _SHELL_ENDINGS or (shebang and not shebang[1].startswith("python")):
         read_script(reading)
         return
-    if len(text) > MAX_STRUCTURED:
-        reading.miss(1, "file too large, skipped")
+    if len(text) > reading.max_structured:
+        reading.miss_text(1, "file too large, skipped")
         return
     if ending == ".py" or (shebang and shebang[1].startswith("python")):
         from kvplan.gate.readers.python import read_python
@@ -168,6 +174,8 @@ def _sniff(reading: Reading, name: str) -> None:
         read_python(reading)
     elif re.search(r"(?m)^\s*(exec |nohup |export |docker |vllm serve|python3? -m vllm)", text):
         read_script(reading)
+    elif name == "-" and not _is_dockerfile(text):
+        reading.miss_text(1, "no manifest, values, compose file or script that is known")
 
 
 def read_script(reading: Reading) -> None:
@@ -209,11 +217,20 @@ def _read_yaml(reading: Reading, name: str) -> None:
         read_helm_template(reading)
         return
     docs: list[Node] = []
+    starts = [m.start() for m in re.finditer(r"(?m)^---(?=\s|$)", reading.text)] if broken else []
+    bounds = [0, *starts, len(reading.text)]
     for part in parts:
-        docs += [part] if isinstance(part, Node) else _repaired(reading, part)
+        docs += [part] if isinstance(part, Node) else _repaired(reading, part, bounds)
     maps = config_maps(docs) if any(doc.text_of("kind") == "ConfigMap" for doc in docs) else {}
+    told = reading.depth or reading.not_read
+    if reading.path == "-" and not told and not any(_holds_a_map(doc) for doc in docs):
+        reading.miss_text(1, "no manifest, values, compose file or script that is known")
     for doc in docs:
         _read_document(reading, doc, maps)
+
+
+def _holds_a_map(doc: Node) -> bool:
+    return doc.kind == "map" or any(item.kind == "map" for item in doc.items)
 
 
 def _is_json(reading: Reading) -> bool:
@@ -222,23 +239,23 @@ def _is_json(reading: Reading) -> bool:
     try:
         json.loads(reading.text)
     except json.JSONDecodeError as error:
-        reading.miss(error.lineno, "not valid JSON")
+        reading.miss_text(error.lineno, "not valid JSON")
         return False
     except (ValueError, RecursionError):
-        reading.miss(1, "JSON that cannot be read")
+        reading.miss_text(1, "JSON that cannot be read")
         return False
     return True
 
 
-def _repaired(reading: Reading, error: YamlError) -> list[Node]:
+def _repaired(reading: Reading, error: YamlError, bounds: list[int]) -> list[Node]:
     """Documents with unrendered placeholders or tabs: read with the placeholders unknown, else reported."""
     from kvplan.gate.readers.templates import substitute
 
-    starts = [m.start() for m in re.finditer(r"(?m)^---(?=\s|$)", reading.text)]
-    bounds = [0, *starts, len(reading.text)]
+    lines = 0
     for begin, end in itertools.pairwise(bounds):
-        first = reading.text.count("\n", 0, begin)
-        if not first < error.line <= first + reading.text.count("\n", begin, end) + 1:
+        first = lines
+        lines += reading.text.count("\n", begin, end)
+        if not first < error.line <= lines + 1:
             continue
         part = reading.text[begin:end]
         if not is_telling(part.encode("utf-8", "replace")):
@@ -251,7 +268,7 @@ def _repaired(reading: Reading, error: YamlError) -> list[Node]:
             break
         if doc is not None:
             return [doc]
-    reading.miss(error.line, f"cannot parse this YAML document: {error}")
+    reading.miss_text(error.line, f"cannot parse this YAML document: {error}")
     return []
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kvplan.gate.terms import HowToRead
 
 MAX_LAUNCHES: Final = 500
+MAX_STRUCTURED: Final = 2 * 1024 * 1024
 _PIN: Final = re.compile(
     r"\bvllm(?:-cpu)?(?:\[[\w,-]*\])?\s*==\s*['\"]?v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:post|rc)\d+)?)"
 )
@@ -82,6 +83,9 @@ class Reading:
         self.not_read: list[NotRead] = []
         self.written: dict[str, tuple[str, int]] = {}
         """Files that a script writes by heredoc: path -> text and its first line."""
+        self.unreadable = False
+        """Whether text of the file, not only a launch in it, could not be read."""
+        self.max_structured = MAX_STRUCTURED
         self.depth = 0
         self._pin: str | None = None
         self._pin_read = False
@@ -95,6 +99,11 @@ class Reading:
         """Note what could not be read."""
         if len(self.not_read) < MAX_LAUNCHES:
             self.not_read.append(NotRead(self.path, line, reason))
+
+    def miss_text(self, line: int, reason: str) -> None:
+        """Note that a text, whatever it holds, could not be read."""
+        self.unreadable = True
+        self.miss(line, reason)
 
     def sibling(self, reference: str) -> str | None:
         """The root-relative path of a file that this one names, when it exists inside the repository."""

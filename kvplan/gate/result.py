@@ -180,10 +180,9 @@ class Checked:
         """`fails` on sound evidence, whatever else could not be judged; else whether the rest was judged."""
         if self.failing:
             return "fails"
-        nothing = not self.found.files_read and bool(self.found.not_read)
         if self.unmet or self.must_read:  # `fail_on` is of findings: it makes nothing known
             return "cannot_judge"
-        return "cannot_judge" if nothing else "passes"
+        return "cannot_judge" if self.found.nothing_read else "passes"
 
     @property
     def exit_code(self) -> ExitCode:

@@ -13,7 +13,7 @@ from kvplan.gate.found import Found
 from kvplan.gate.git_files import GitFiles, git
 from kvplan.gate.load_policy import load_policy, refuse_unknown_card
 from kvplan.gate.policy import NO_POLICY
-from kvplan.gate.repo_files import DiskFiles, decode
+from kvplan.gate.repo_files import MAX_FILE_BYTES, DiskFiles, decode
 from kvplan.gate.terms import AS_WRITTEN
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Asked:
     vllm_version: str | None = None
     fail_on: FailOn = "error"
     today: dt.date | None = None
-    stdin: Callable[[], bytes] | None = None
-    """Gives the text to judge, where `-` was given."""
+    stdin: Callable[[int], bytes] | None = None
+    """Gives so many bytes of the text to judge, where `-` was given."""
 
     @property
     def root(self) -> Path:
@@ -171,11 +171,16 @@ def _policy(asked: Asked) -> tuple[Policy, list[str]]:
 
 def _read(asked: Asked, how: HowToRead) -> Found:
     if asked.stdin is not None:
-        text = decode(asked.stdin())
+        data = asked.stdin(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise InputError(
+                f"-: more than {MAX_FILE_BYTES >> 20} MiB on stdin", "judge it in parts, or name its files"
+            )
+        text = decode(data)
         if not text.strip():
             raise InputError("-: nothing came in on stdin", "did the command before the pipe fail?")
         found = Found()
-        find.read_into(found, "-", text, DiskFiles(asked.root), how)
+        find.read_into(found, "-", text, DiskFiles(asked.root), how, named=True)
         return found
     return find.read_paths(list(asked.paths), asked.here, how) if asked.paths else _read_all(asked.root, how)
 

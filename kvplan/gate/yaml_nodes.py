@@ -162,12 +162,14 @@ class Node:
 def documents(text: str) -> Iterator[Node | YamlError]:
     """The documents of a file. Each is read by itself, so that a broken one does not lose the rest."""
     starts = [0, *(match.start() for match in _DOCUMENT_START.finditer(text))]
+    lines = 0
     for begin, end in zip(starts, [*starts[1:], len(text)], strict=True):
         part = text[begin:end]
+        first, lines = lines, lines + part.count("\n")
         if not part.strip() or part.strip() == "---":
             continue
         try:
-            node = compose(part, text.count("\n", 0, begin))
+            node = compose(part, first)
         except YamlError as error:
             yield error
         else:

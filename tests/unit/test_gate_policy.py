@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -483,3 +484,94 @@ def test_the_policy_of_the_page_loads(tmp_path: Path) -> None:
     policy = load(tmp_path, text)
     assert policy.terms("deploy/prod/a.yaml").target_concurrency == 64
     assert policy.terms("tools/a.sh").severities["KVP002"] is None
+
+
+BROKEN = "apiVersion: v1\nkind: Pod\nspec: {containers: [{image: vllm/vllm-openai, args: [[\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (BROKEN, ExitCode.CANNOT_JUDGE),
+        ("Error: INSTALLATION FAILED\n", ExitCode.CANNOT_JUDGE),
+        ("[ERROR] no chart\n- of that name\n", ExitCode.CANNOT_JUDGE),
+        ("apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", ExitCode.OK),
+        (f"{BROKEN}---\nservices: {{a: {{command: vllm serve {QWEN} --max-model-len 4096}}}}\n", ExitCode.OK),
+    ],
+)
+def test_standard_input_that_cannot_be_read_is_no_pass(tmp_path: Path, text: str, code: ExitCode) -> None:
+    answer = judged(tmp_path, paths=("-",), stdin=lambda most: text.encode()[:most], gpu="h100")
+    assert answer.exit_code is code
+
+
+def test_a_named_file_that_cannot_be_read_is_no_pass_and_one_of_many_in_a_tree_is_told(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bad.yaml").write_text(BROKEN)
+    assert judged(tmp_path, gpu="h100").exit_code is ExitCode.CANNOT_JUDGE  # nothing else is there
+    (tmp_path / "good.sh").write_text(f"vllm serve {QWEN} --max-model-len 4096\n")
+    assert judged(tmp_path, gpu="h100").exit_code is ExitCode.OK
+    named = judged(tmp_path, gpu="h100", paths=("good.sh", "bad.yaml"))
+    assert (named.exit_code, len(named.judged)) == (ExitCode.CANNOT_JUDGE, 1)
+
+
+def test_a_render_of_some_mib_is_judged_where_it_is_named(tmp_path: Path) -> None:
+    filler = "---\nkind: ConfigMap\ndata:\n  a: |\n" + f"    {'x' * 99}\n" * 30_000
+    text = f"{filler}---\nservices: {{a: {{command: vllm serve {LLAMA} --max-model-len 131072}}}}\n"
+    (tmp_path / "render.yaml").write_text(text)
+    for asked in ({"paths": ("render.yaml",)}, {"stdin": lambda most: text.encode()[:most]}):
+        assert judged(tmp_path, gpu="rtx-4090", **asked).exit_code is ExitCode.NO
+
+
+@pytest.mark.parametrize(
+    ("redirect", "complaint"), [("<&-", "-: stdin is closed"), ("</dev/zero", "-: more than 8 MiB on stdin")]
+)
+def test_standard_input_that_is_closed_or_endless_is_one_line(
+    tmp_path: Path, redirect: str, complaint: str
+) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "{sys.executable}" -m kvplan check - {redirect}'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == ExitCode.CANNOT_JUDGE
+    assert done.stderr.startswith(f"kvplan: {complaint}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "gpu: l4\nallowed: {dtype: [auto]}\nallowed: {trust_remote_code: []}\n",
+            ":3: allowed is there twice, first in line 2",
+        ),
+        ("paths:\n- match: a\n  gpu: l4\n  gpu: l40\n", ":4: gpu is there twice, first in line 3"),
+        (
+            "allowed:\n  kv-cache-dtype: [auto]\n  kv_cache_dtype: []\n",
+            ":3: kv_cache_dtype is there twice, first in line 2",
+        ),
+        ("? [a]\n: b\n", ":1: a key that is no word"),
+    ],
+)
+def test_a_policys_key_that_would_be_lost_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(FILE_NAME + message)):
+        load(tmp_path, text)
+
+
+def test_an_interrupted_command_says_so_in_one_line(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "kvplan", "check", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)  # it waits for stdin
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (ExitCode.INTERRUPTED, "", "kvplan: interrupted\n")

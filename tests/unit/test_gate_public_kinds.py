@@ -357,10 +357,10 @@ def test_a_reader_that_fails_costs_its_own_file_only(tmp_path: Path, monkeypatch
     from kvplan.gate import find
     from kvplan.gate.read import read_text
 
-    def fails(path: str, *rest: object) -> object:
+    def fails(path: str, *rest: object, named: bool) -> object:
         if path == "a.sh":
             raise IndexError
-        return read_text(path, *rest)  # type: ignore[arg-type]
+        return read_text(path, *rest, named=named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(find, "read_text", fails)
     (tmp_path / "a.sh").write_text("vllm serve a/b\n", encoding="utf-8")

@@ -54,17 +54,17 @@ def read_python(reading: Reading) -> None:
     if not _TELLING.search(reading.text):
         return
     if len(reading.text) > MAX_PYTHON:
-        reading.miss(1, "Python file too large to parse")
+        reading.miss_text(1, "Python file too large to parse")
         return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(reading.text)
     except SyntaxError as error:
-        reading.miss(error.lineno or 1, "cannot parse this Python file")
+        reading.miss_text(error.lineno or 1, "cannot parse this Python file")
         return
     except (ValueError, RecursionError, MemoryError):
-        reading.miss(1, "cannot parse this Python file")
+        reading.miss_text(1, "cannot parse this Python file")
         return
     _PythonReader(reading, tree).run()
 

@@ -162,9 +162,10 @@ class UnknownFlag(Rule):
 def _alike(text: str) -> str | None:
     """The option that is spelt most alike; a file of invented ones gets no more than some looked up."""
     if text not in _looked_up and len(_looked_up) < _MOST_LOOKED_UP and len(text) <= _LONGEST_OPTION:
-        from kvplan.catalog.names import nearest
+        import difflib
 
-        _looked_up[text] = next(iter(nearest(text, flag_table().options, count=1)), None)
+        near = difflib.get_close_matches(text, flag_table().options, n=1, cutoff=_ALIKE)
+        _looked_up[text] = next(iter(near), None)
     return _looked_up.get(text)
 
 
@@ -172,6 +173,8 @@ _looked_up: Final[dict[str, str | None]] = {}
 _MOST_LOOKED_UP: Final = 100
 """Each takes 5 to 10 ms: it is held against all options of all releases."""
 _LONGEST_OPTION: Final = 60
+_ALIKE: Final = 0.85
+"""A letter or two apart: an option that merely sounds like it says something else and is no remedy."""
 
 
 def _pinned(case: Case) -> VllmVersion | None:
