@@ -33,6 +33,7 @@ def read_knobs(given: Iterable[str], space_file: str | None) -> dict[str, tuple[
             )
         knobs[_name(name)] = tuple(_value(value) for value in listed.split(","))
     for name, values in knobs.items():
+        _refuse_unknown(name)
         check_values(name, values)
         if len(values) < 2 or len({repr(value) for value in values}) < len(values):
             raise InputError(f"knob {name} needs two or more different values", "the first one is the base")
@@ -55,6 +56,23 @@ def check_values(name: str, values: Iterable[Any]) -> None:
             raise InputError(f"--{flag} is not above 0 and at most 1", "for example 0.9")
         if name == "kv_cache_dtype" and not (isinstance(value, str) and value):
             raise InputError(f"--{flag} is not the name of a type", "for example auto or fp8")
+
+
+def _refuse_unknown(name: str) -> None:
+    """A flag that no release of vLLM has would fail every launch it is tried in."""
+    from kvplan.catalog.names import nearest
+    from kvplan.config.flag_table import flag_table
+
+    table = flag_table()
+    if name in table.flags or f"--{name.replace('_', '-')}" in table.options:
+        return
+    near = nearest(name, table.flags)
+    raise InputError(
+        f"knob {name!r} is no flag of vLLM",
+        f"did you mean {', '.join(near)}?"
+        if near
+        else "names are vLLM's, for example max_num_batched_tokens",
+    )
 
 
 def _from_file(path: str) -> dict[str, tuple[Any, ...]]:

@@ -45,3 +45,20 @@ def test_a_malformed_space_is_refused_with_its_file(tmp_path: Path, text: str) -
     space.write_text(text)
     with pytest.raises(InputError, match=r"space\.yaml"):
         read_knobs([], str(space))
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ("nosuch=1,2", "knob 'nosuch' is no flag of vLLM", ""),
+        ("max_num_batched_token=1,2", "is no flag of vLLM", "max_num_batched_tokens"),
+    ],
+)
+def test_a_knob_that_vllm_lacks_is_refused_before_anything_is_planned(
+    given: str, message: str, hint: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read_knobs([given], None)
+
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
