@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -559,19 +558,3 @@ def test_standard_input_that_is_closed_or_endless_is_one_line(
 def test_a_policys_key_that_would_be_lost_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(FILE_NAME + message)):
         load(tmp_path, text)
-
-
-def test_an_interrupted_command_says_so_in_one_line(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "kvplan", "check", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-    ) as process:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(2)  # it waits for stdin
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (ExitCode.INTERRUPTED, "", "kvplan: interrupted\n")
