@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,5 +96,6 @@ def test_a_server_that_dies_of_the_questions_keeps_what_its_load_showed(made: An
     assert trial.survived
     assert trial.launch.outcome == "started"
     assert len(trial.loads) == 1
-    assert trial.quality.error.startswith("vLLM died of the questions")
+    # Its connection ends a moment before its process does: on a busy machine only the first is seen in time.
+    assert re.match("vLLM died of the questions|/v1/completions: Server disconnected", trial.quality.error)
     assert judge(trial.quality, trial.quality).outcome == "undecided"
