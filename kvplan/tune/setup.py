@@ -13,6 +13,7 @@ from kvplan.config.serving import ServingConfig
 from kvplan.errors import InputError
 from kvplan.gate.redact import SECRET_FLAGS, holds_named_secret
 from kvplan.planning import PlanRequest, plan_for
+from kvplan.tune.card import Card
 from kvplan.tune.grid import knob_settings, utilizations
 from kvplan.tune.identity import installed_vllm, run_context, workload_from_record
 from kvplan.tune.knobs import check_values
@@ -165,16 +166,35 @@ def prepare(request: TuneRequest, workload: Workload | None = None) -> Prepared:
         "model_config": dict(planned.source.config),
         "assumptions": [*assumptions, *planned.assumptions],
     }
+    rules = rules_of(header)
     return Prepared(
         problem=problem,
         workload=workload,
-        rules=rules_of(header),
+        rules=rules,
         assumed=assumed,
         budget=budget,
         header=header,
         assumptions=(*assumptions, *planned.assumptions),
-        warnings=planned.warnings,
+        warnings=(*planned.warnings, *_out_of_reach(problem, rules, assumed)),
     )
+
+
+def _out_of_reach(problem: Problem, rules: KvRules, assumed: Assumed) -> tuple[str, ...]:
+    """Said before the first launch: the card is not expected to hold the target's requests at once."""
+    card = Card(problem.card_bytes, assumed.non_kv_bytes, assumed.unbudgeted_bytes)
+    highest = min(card.boundary_utilization, problem.space.highest_utilization)
+    held = 0
+    for dtype in problem.space.kv_cache_dtype:
+        plan = rules(problem.base_settings().with_flags(kv_cache_dtype=dtype))
+        blocks = plan.num_blocks(card.kv_bytes(highest))
+        held = max(held, plan.concurrent_requests(blocks, problem.lengths.mean_request))
+    if held >= problem.target_concurrency:
+        return ()
+    said = (
+        f"the target of {problem.target_concurrency:,} users is out of reach by the memory model: the card "
+        f"should hold {held:,} requests of {problem.lengths.mean_request:,} tokens at once"
+    )
+    return (said,)
 
 
 def prepare_again(header: Mapping[str, Any], max_launches: int | None, max_minutes: float | None) -> Prepared:

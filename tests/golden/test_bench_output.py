@@ -40,6 +40,7 @@ def measurement(users: int, *, answered: bool = True) -> Measurement:
             ("500 Internal Server Error: EngineCore encountered an issue", 1 if answered else 4 * users),
         ),
         client_limited=None,
+        miscounted=0,
         **latencies,
     )
     server = ServerSide(

@@ -121,8 +121,10 @@ def test_a_run_brackets_the_kernels_own_boundary_and_confirms_a_setting_below_it
     assert answer.boundary_survived is not None
     assert answer.boundary_failed is not None
     assert answer.boundary_failed.failure == "killed"
-    low = answer.boundary_survived.gpu_memory_utilization
-    assert 0 < answer.boundary_failed.gpu_memory_utilization - low <= 0.1
+    low, high = (end.gpu_memory_utilization for end in (answer.boundary_survived, answer.boundary_failed))
+    assert low is not None
+    assert high is not None
+    assert 0 < high - low <= 0.1
     assert answer.settings is not None
     assert answer.settings["gpu_memory_utilization"] == pytest.approx(low - 0.02)
     # Evidence beside the journal: the log, memory over time, every request.

@@ -196,3 +196,15 @@ def test_a_secret_that_cannot_be_left_out_is_refused_and_not_repeated(model: str
         with pytest.raises(InputError, match="holds a secret") as caught:
             prepare(asked)
         assert "SECRETCFG1" not in f"{caught.value.message} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(("target", "is_said"), [(8, False), (400, True)])
+def test_a_target_that_the_card_cannot_hold_is_said_before_the_first_launch(
+    model: str, target: int, is_said: bool
+) -> None:
+    prepared = prepare(request(model, target_concurrency=target, gpu_memory_gib=1.5))
+    assumed = prepared.assumed
+    left = prepared.problem.card_bytes - assumed.non_kv_bytes - assumed.unbudgeted_bytes
+    # 4 layers x 2 x 2 KV heads x 64 B = 1,024 B a token in fp8; 320 tokens are 3 blocks of 128: 393,216 B.
+    assert (target * 393_216 > left) == is_said
+    assert any("out of reach" in warning for warning in prepared.warnings) == is_said
