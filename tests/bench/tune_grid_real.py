@@ -14,6 +14,7 @@ Runs lie in `kvplan-runs/grid` of the folder that this is started in. Nothing el
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import platform
@@ -115,6 +116,8 @@ def launch_in_turn(name: str, asked: Iterable[ServingConfig]) -> None:
     """`ROUNDS` launches of each of the settings, every second round in reverse."""
     grid = grid_journal()
     problem = Problem.from_dict(grid.header["problem"])
+    # What is kept names the model as it lies in anybody's home.
+    problem = dataclasses.replace(problem, model=str(Path(problem.model).expanduser()))
     workload = workload_from_record(grid.header["context"]["workload"])
     executor = EngineExecutor(problem, workload, RUNS / name, None)
     level = LoadLevel("target", problem.target_concurrency, problem.repeats)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 import kvplan.tune.ladder_run
+import kvplan.tune.ladder_rungs
 import kvplan.tune.setup
 from kvplan.config.serving import ServingConfig
 from kvplan.errors import FailureClass, InputError
@@ -192,6 +193,8 @@ class Maker(RungMaker):
 @pytest.fixture
 def maker(monkeypatch: pytest.MonkeyPatch) -> type[Maker]:
     monkeypatch.setattr(kvplan.tune.ladder_run, "RungMaker", Maker)
+    # The repeats have a test of their own; three of everything would take most of a minute a test.
+    monkeypatch.setattr(kvplan.tune.ladder_rungs, "REPEATS", 1)
     Maker.moods, Maker.generates, Maker.made = {}, GENERATES, []
     return Maker
 
