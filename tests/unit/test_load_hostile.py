@@ -240,7 +240,7 @@ def stream(*events: bytes) -> bytes:
 
 def loading(port: int, output_len: int) -> ServerRequest:
     endpoint = make_endpoint(f"http://127.0.0.1:{port}", "")
-    return ServerRequest(endpoint, Workload.fixed(8, output_len), vocab_size=1000, max_minutes=0.05)
+    return ServerRequest(endpoint, Workload.fixed(8, output_len), vocab_size=1000, max_minutes=0.2)
 
 
 TOKEN = b'{"choices":[{"index":0,"text":"x"}]}'
@@ -299,7 +299,7 @@ def test_a_server_that_is_not_vllm_is_measured_with_what_it_gives(tmp_path: Path
             make_endpoint(f"http://127.0.0.1:{port}", ""),
             Workload.fixed(8, 2),
             vocab_size=1000,
-            max_minutes=0.05,
+            max_minutes=0.2,
         )
         folder = measure_server(request, tmp_path, lambda _line: None)
     report = ServerReport.of(read_journal(folder))
@@ -367,7 +367,7 @@ def test_a_key_that_the_server_repeats_is_written_nowhere(tmp_path: Path) -> Non
     body = b'{"error": "%s Bearer sk-hunter2-and-more"}' % (b"x" * 485)
     with serving(turning(http(body, "500 sk-hunter2-and-more"))) as port:
         endpoint = make_endpoint(f"http://127.0.0.1:{port}", "m", api_key="sk-hunter2-and-more")
-        request = ServerRequest(endpoint, Workload.fixed(8, 4), vocab_size=1000, max_minutes=0.05)
+        request = ServerRequest(endpoint, Workload.fixed(8, 4), vocab_size=1000, max_minutes=2.0)
         with pytest.raises(LoadError) as caught:
             measure_server(request, tmp_path, lambda _line: None)
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
