@@ -35,9 +35,10 @@ or note is left.
   journal, and pynvml (on a driver library that can lose its card) are real.
 - **Expected** is `ok`: what was measured stands. `failed`: nothing explains it, so the same is asked again,
   and after three of those in a row the run ends. `infeasible`: an answer about the settings, not asked again.
-- **Exit code** is that of the whole run. The scripted rows with a trial's outcome and 0 are one run, which
-  meets all of these faults and still ends with a confirmed setting. Those on real vLLM end with 1, because
-  their budget of launches is the faults'.
+- **Exit code** is that of the whole run. The scripted rows with a trial's outcome are one run, which meets
+  all of these faults and still ends with a confirmed setting; with 1, because that setting lies above the
+  faults' own memory failures, and is not called met. Those on real vLLM end with 1, because their budget of
+  launches is the faults'.
 - **Kept**: finished trials of before that are in the journal afterwards, unchanged and made once.
 
 The same for hours: [ten real trials with random kills](examples/soak.md).
