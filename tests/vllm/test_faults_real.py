@@ -75,7 +75,7 @@ def run_with(folder: Path, kills: Mapping[int, tuple[Role, Phase]], utilizations
     assert read_journal(run).last("outcome") is not None
 
 
-@pytest.mark.vllm
+@pytest.mark.vllm_full
 def test_killing_a_process_of_vllm_ends_its_own_trial_and_leaves_nothing(tmp_path: Path) -> None:
     run_with(tmp_path, SHORT, (0.6,))
 
