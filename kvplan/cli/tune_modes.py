@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from kvplan.load.records import Endpoint
     from kvplan.load.workload import Workload
     from kvplan.tune.journal import JournalContents
-    from kvplan.tune.setup import TuneRequest
+    from kvplan.tune.run import Watcher
+    from kvplan.tune.setup import Prepared, TuneRequest
 
 Mode = Literal["tune", "server", "ladder"]
 _FLAG_OF: Final = {
@@ -151,13 +152,13 @@ def _search(runs_dir: Path) -> Callable[..., Path]:
     def search(request: TuneRequest, folder: Path | None, begins: Callable[[Path], None]) -> Path:
         with watching(runs_dir) as watch:
 
-            def of(path: Path, prepared: object) -> object:
+            def of(path: Path, prepared: Prepared) -> Watcher:
                 begins(path)
-                return watch.of(path, prepared)  # type: ignore[arg-type]
+                return watch.of(path, prepared)
 
             if folder is not None:
-                return go_on(folder, TuneRequest(PlanRequest()), of, tell)  # type: ignore[arg-type]
-            return begin(prepare(request), runs_dir, of)  # type: ignore[arg-type]
+                return go_on(folder, TuneRequest(PlanRequest()), of, tell)
+            return begin(prepare(request), runs_dir, of)
 
     return search
 

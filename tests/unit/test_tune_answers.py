@@ -8,43 +8,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvplan.memory.hardware import cpu_spec
 from kvplan.quality.sample import QualitySample, Run, Step, TextScore
 from kvplan.report.quality import quality_line, quality_rows
 from kvplan.tune.answers import is_looked_at
 from kvplan.tune.assumed import AssumedServer
-from kvplan.tune.problem import Lengths, Problem, Space
+from kvplan.tune.problem import Problem, Space
 from kvplan.tune.recommend import Recommendation, recommend
 from kvplan.tune.replay import recommendation_as_dict, recommendation_from_dict
-from kvplan.tune.rules import kv_rules
 from kvplan.tune.strategies import search_of
 from kvplan.tune.trial import Trial
-from kvplan.units import GIB, MIB
+from kvplan.units import MIB
+from tests.tiny_search import CARD, LENGTHS, RULES
 
 if TYPE_CHECKING:
     from kvplan.tune.search import SearchState
     from kvplan.tune.trial import LoadLevel, TrialSpec
 
-CARD = 2 * GIB
-CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
-RULES = kv_rules(CONFIG, cpu_spec(CARD), (0, 32, 0))
 PROBLEM = Problem(
     model="tiny",
     device="cpu",
     card_bytes=CARD,
     target_concurrency=8,
-    lengths=Lengths(mean_input=256, mean_output=128, longest_input=896, longest_output=128),
+    lengths=LENGTHS,
     space=Space(kv_cache_dtype=("auto", "fp8"), utilization=(0.5, 0.6)),
 )
 

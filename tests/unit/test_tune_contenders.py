@@ -6,38 +6,23 @@ import dataclasses
 
 import pytest
 
-from kvplan.memory.hardware import cpu_spec
 from kvplan.tune.assumed import AssumedServer
 from kvplan.tune.card import Card
 from kvplan.tune.choose import compare_paired, gain_of
 from kvplan.tune.contenders import Contender, Seats, best_with_seats
-from kvplan.tune.problem import Lengths, Problem, Space
+from kvplan.tune.problem import Problem, Space
 from kvplan.tune.pruning import pruned
-from kvplan.tune.rules import kv_rules
 from kvplan.tune.trial import LoadLevel, LoadResult, Trial, TrialSpec
-from kvplan.units import GIB, MIB
+from kvplan.units import MIB
+from tests.tiny_search import CARD, LENGTHS, RULES
 
-CARD = 2 * GIB
 # 2 x 4 layers x 2 KV heads x 64 x 2 bytes = 2048 bytes a token; a block of 128 is 256 KiB.
-CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
-RULES = kv_rules(CONFIG, cpu_spec(CARD), (0, 32, 0))
 PROBLEM = Problem(
     model="tiny",
     device="cpu",
     card_bytes=CARD,
     target_concurrency=8,
-    lengths=Lengths(mean_input=256, mean_output=128, longest_input=896, longest_output=128),
+    lengths=LENGTHS,
     space=Space(block_size=(128, 32)),
 )
 

@@ -8,41 +8,26 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvplan.errors import FailureClass
-from kvplan.memory.hardware import cpu_spec
 from kvplan.tune.assumed import AssumedServer
 from kvplan.tune.choose import objective_values, prediction_half_width
-from kvplan.tune.problem import Constraints, Lengths, Problem, Space
+from kvplan.tune.problem import Constraints, Problem, Space
 from kvplan.tune.recommend import Recommendation, recommend
-from kvplan.tune.rules import kv_rules
 from kvplan.tune.search import GuidedSearch, SearchState
 from kvplan.tune.strategies import search_of
 from kvplan.tune.trial import LoadLevel, LoadResult, TrialSpec
-from kvplan.units import GIB, MIB
+from kvplan.units import MIB
+from tests.tiny_search import CARD, LENGTHS, RULES
 
 if TYPE_CHECKING:
     from kvplan.tune.trial import Trial
 
-CARD = 2 * GIB
 # 2 x 4 layers x 2 KV heads x 64 x 2 bytes = 2048 bytes a token; a block of 128 is 256 KiB.
-CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
-RULES = kv_rules(CONFIG, cpu_spec(CARD), (0, 32, 0))
 PROBLEM = Problem(
     model="tiny",
     device="cpu",
     card_bytes=CARD,
     target_concurrency=8,
-    lengths=Lengths(mean_input=256, mean_output=128, longest_input=896, longest_output=128),
+    lengths=LENGTHS,
     space=Space(kv_cache_dtype=("auto", "fp8"), block_size=(128, 32)),
     prove_low_end=True,
 )

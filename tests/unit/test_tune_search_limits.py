@@ -8,38 +8,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvplan.errors import FailureClass, InputError
-from kvplan.memory.hardware import cpu_spec
 from kvplan.planning import PlanRequest
 from kvplan.tune.assumed import AssumedServer
 from kvplan.tune.knobs import read_knobs
 from kvplan.tune.probe_point import ProbePoint
 from kvplan.tune.problem import Constraints, Lengths, Problem, Space
 from kvplan.tune.recommend import Recommendation, recommend
-from kvplan.tune.rules import kv_rules
 from kvplan.tune.setup import TuneRequest
 from kvplan.tune.strategies import search_of
 from kvplan.units import GIB, MIB
+from tests.tiny_search import CARD, RULES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kvplan.tune.problem import Strategy
     from kvplan.tune.trial import LoadLevel, Trial, TrialSpec
-
-CARD = 2 * GIB
-CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
-RULES = kv_rules(CONFIG, cpu_spec(CARD), (0, 32, 0))
 
 
 @dataclasses.dataclass(slots=True)
