@@ -100,6 +100,7 @@ async def run_load(
         salt=salt,
         client=_health(phase),
         steady_s=_steady(phase),
+        all_busy_until_s=phase.steady_to_s,
         warmup_waves_ms=tuple(_ms(median_gap_s(wave.records)) for wave in waves),
         unfinished=phase.unfinished,
         stopped=phase.stopped,

@@ -151,7 +151,13 @@ async def measure_load(
     shortest_prompt = min(sample.input_len for sample in workload.samples)
     return Measurement(
         summary=summarize(result),
-        server=server_side(watch, result.steady_s, shortest_prompt, max_num_seqs),
+        server=server_side(
+            watch,
+            result.steady_s,
+            shortest_prompt,
+            max_num_seqs,
+            all_busy_until_s=result.all_busy_until_s,
+        ),
         client=result.client,
         workload=workload.name,
         seed=seed,

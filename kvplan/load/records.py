@@ -137,6 +137,8 @@ class LoadResult:
     client: ClientHealth
     steady_s: tuple[float, float] | None
     """From when every user had its first token until the first user ran out of requests; None if never."""
+    all_busy_until_s: float | None = None
+    """When the first user ran out of requests."""
     warmup_waves_ms: tuple[float | None, ...] = ()
     """Median time per token of each wave of the warm-up."""
     unfinished: int = 0

@@ -131,6 +131,8 @@ def server_side(
     steady_s: tuple[float, float] | None,
     shortest_prompt: int,
     max_num_seqs: int | None = None,
+    *,
+    all_busy_until_s: float | None = None,
 ) -> ServerSide | None:
     """The load as the server saw it; None if it never answered.
 
@@ -139,6 +141,7 @@ def server_side(
         steady_s: when all users were being served.
         shortest_prompt: tokens that the smallest request needs to be let in.
         max_num_seqs: seats, if known: with all of them taken a request waits for a seat, not for memory.
+        all_busy_until_s: when the first user ran out of requests.
     """
     last = watch.after or (watch.taken[-1][1] if watch.taken else watch.before)
     if last is None:
@@ -156,7 +159,9 @@ def server_side(
         if s.waiting is not None and s.kv_cache_usage is not None and (s.waiting or s.running)
     ]
     enough = len(told) >= _FEWEST_SAMPLES
-    short = [s for s in told if _waits_for_memory(s, cache_tokens, shortest_prompt, max_num_seqs)]
+    # A load too short for such samples is believed when it waits: all users are in flight from 0 on.
+    seen = told if enough else [*told, *_up_to(samples, all_busy_until_s)]
+    short = any(_waits_for_memory(s, cache_tokens, shortest_prompt, max_num_seqs) for s in seen)
     return ServerSide(
         samples=samples,
         peak_running=_peak([s.running for s in samples]),
@@ -174,6 +179,10 @@ def server_side(
         waited_for_memory=True if short else (False if enough and cache_tokens is not None else None),
         waiting_share=sum(bool(s.waiting) for s in told) / len(told) if enough else None,
     )
+
+
+def _up_to(samples: Sequence[MetricsSample], until_s: float | None) -> list[MetricsSample]:
+    return [s for s in samples if until_s is not None and 0 <= s.at_s <= until_s]
 
 
 def _waits_for_memory(

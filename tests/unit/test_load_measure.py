@@ -94,6 +94,20 @@ def test_waiting_before_the_steady_part_does_not_count() -> None:
     assert side.waited_for_memory is False
 
 
+def test_a_load_too_short_for_its_steady_part_is_believed_when_it_waits_but_not_when_it_does_not() -> None:
+    def side(waiting: int, until_s: float | None) -> bool | None:
+        taken = [(0.5, shot(3, waiting, 0.95)), (1.5, shot(3, 0, 0.5))]
+        seen = server_side(MetricsWatch(taken=taken), (1.4, 2.0), 200, all_busy_until_s=until_s)
+        assert seen is not None
+        return seen.waited_for_memory
+
+    assert side(5, until_s=2.0) is True
+    assert side(0, until_s=2.0) is None
+    # The users who are left no longer make the load.
+    assert side(5, until_s=0.4) is None
+    assert side(5, until_s=None) is None
+
+
 def test_a_counter_that_began_anew_is_unknown() -> None:
     assert (
         seen(shot(1, 0, 0.1, preemptions_total=9), shot(1, 0, 0.1, preemptions_total=2)).preemptions is None
