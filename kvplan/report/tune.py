@@ -14,6 +14,7 @@ from kvplan.report.paste import serve_command, vllm_yaml
 from kvplan.tune.journal import tuned_by
 from kvplan.tune.problem import Problem
 from kvplan.tune.replay import INTERRUPTED, outcome_of
+from kvplan.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from kvplan.tune.trial import Trial
 
 SCHEMA: Final = "kvplan.report/1"
+_WORTH_TELLING_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,22 @@ class TuneReport:
     def wall_s(self) -> float:
         """Time that launches, loads and stops took together."""
         return sum(trial.wall_s for trial in self.trials)
+
+    @property
+    def waited_s(self) -> float | None:
+        """Time beside that, in which other engines had the device; None where no trial tells."""
+        told = [trial.waited_s for trial in self.trials if trial.waited_s is not None]
+        return sum(told) if told else None
+
+    @property
+    def cost(self) -> str:
+        """Launches and time in words; waiting is told when there was any to speak of."""
+        number = len(self.trials)
+        spent = f"{number} {'launch' if number == 1 else 'launches'}, {format_duration(self.wall_s)}"
+        waited_s = self.waited_s or 0.0
+        if waited_s < _WORTH_TELLING_S:
+            return spent
+        return f"{spent}, and {format_duration(waited_s)} of waiting for other engines"
 
     @property
     def memory_limit(self) -> str:
@@ -127,6 +145,7 @@ class TuneReport:
             "trials": [_without_scores(trial.as_dict()) for trial in self.trials],
             "launches": len(self.trials),
             "wall_s": self.wall_s,
+            "waited_s": self.waited_s,
             "warnings": list(self.warnings),
         }
 

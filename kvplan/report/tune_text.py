@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.report.quality import HEADER, LEFT, quality_line, quality_rows
 from kvplan.report.table import render_table
-from kvplan.units import GIB, format_bytes, format_duration, format_gib
+from kvplan.units import GIB, format_bytes, format_gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -371,10 +371,7 @@ def _how(report: TuneReport, *, markdown: bool) -> Iterator[str]:
         f"{lengths.longest_input} and {lengths.longest_output}; worst case: {problem.max_model_len} "
         "tokens for every request"
     )
-    yield (
-        f"{bullet}run {report.run}: {len(report.trials)} launches, "
-        f"{format_duration(report.wall_s)}; kvplan {report.header['kvplan_version']}"
-    )
+    yield f"{bullet}run {report.run}: {report.cost}; kvplan {report.header['kvplan_version']}"
     yield from (f"{bullet}{note}" for note in report.recommendation.notes)
     if report.tuned_by is not None:
         yield f"{bullet}not finished: {report.tuned_by} is tuning it"

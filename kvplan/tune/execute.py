@@ -64,6 +64,7 @@ class EngineExecutor:
     limits: Limits = field(default_factory=Limits)
     """When a request is given up: what ends a load that vLLM answers no more."""
     _started: float | None = field(default=None, init=False)
+    _waiting_since: float | None = field(default=None, init=False)
 
     def plan(self, number: int, spec: TrialSpec) -> LaunchPlan:
         """The launch of a trial."""
@@ -101,7 +102,8 @@ class EngineExecutor:
             ) from error
 
     def _execute(self, number: int, spec: TrialSpec) -> Trial:
-        began, self._started = time.monotonic(), None
+        began = time.monotonic()
+        self._started = self._waiting_since = None
         plan = self.plan(number, spec)
         shutil.rmtree(plan.work_dir, ignore_errors=True)  # what an interrupted attempt left
         plan.work_dir.mkdir(parents=True)
@@ -140,8 +142,15 @@ class EngineExecutor:
             kv_cache_bytes=session.kv_cache_bytes or spec.settings.kv_cache_memory_bytes,
             non_kv_bytes=session.non_kv_bytes,
             wall_s=round(time.monotonic() - (self._started or began), 3),
+            waited_s=self._waited_s(),
             quality=session.quality,
         )
+
+    def _waited_s(self) -> float:
+        """Seconds that somebody else's engine kept the device."""
+        if self._started is None or self._waiting_since is None:
+            return 0.0
+        return round(self._started - self._waiting_since, 3)
 
     def _require_card(self) -> None:
         """A run on cards began with all of them there: one that is gone is no failure of a setting.
@@ -170,6 +179,8 @@ class EngineExecutor:
             self.tell(error.message)
 
     def _on_event(self, event: EngineEvent) -> None:
+        if event.kind == "waiting" and self._waiting_since is None:
+            self._waiting_since = time.monotonic()
         if event.kind == "starting":
             # Waiting for somebody else's engine is no time of this trial.
             self._started = time.monotonic()

@@ -177,6 +177,8 @@ class Trial:
     """Memory that vLLM's own accounting takes from the requested share before the KV cache."""
     wall_s: float = 0.0
     """Launch, load and stop together."""
+    waited_s: float | None = None
+    """Before that, for the engine of somebody else to leave the device; None in journals that don't tell."""
     quality: QualitySample | None = None
     """What the server answered to the probe of the KV cache's quality; None where it was not asked."""
 
@@ -212,6 +214,7 @@ class Trial:
             "non_kv_bytes": self.non_kv_bytes,
             "wall_s": self.wall_s,
         }
+        record |= {} if self.waited_s is None else {"waited_s": self.waited_s}
         return record if self.quality is None else record | {"quality": self.quality.as_dict()}
 
     @classmethod
@@ -235,6 +238,7 @@ class Trial:
             kv_cache_bytes=record["kv_cache_bytes"],
             non_kv_bytes=record["non_kv_bytes"],
             wall_s=record["wall_s"],
+            waited_s=record.get("waited_s"),
             quality=None if record.get("quality") is None else QualitySample.from_dict(record["quality"]),
         )
 

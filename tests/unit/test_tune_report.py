@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -12,6 +13,8 @@ import pytest
 from kvplan.report.html import render_html
 from kvplan.report.tune import TuneReport
 from kvplan.tune.journal import FILE_NAME, read_journal, reopened_journal
+from kvplan.tune.trial import Trial
+from kvplan.units import format_duration
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "tests" / "data" / "runs" / "demo-cpu"
@@ -92,6 +95,30 @@ def test_a_run_that_is_being_tuned_is_not_called_interrupted(tmp_path: Path) -> 
     after = TuneReport.of(read_journal(tmp_path))
     assert after.tuned_by is None
     assert "interrupted" in after.render("text")
+
+
+def test_the_time_of_a_run_is_told_with_what_it_waited_for_other_engines(report: TuneReport) -> None:
+    # This journal is of a kvplan that did not note it yet: unknown, and nothing is said.
+    assert json.loads(report.render("json"))["waited_s"] is None
+    assert "waiting for other engines" not in report.render("text")
+    first, second, *others = report.trials
+    trials = (
+        dataclasses.replace(first, waited_s=1400.0),
+        dataclasses.replace(second, waited_s=100.5),
+        *(dataclasses.replace(trial, waited_s=0.0) for trial in others),
+    )
+    waited = dataclasses.replace(
+        report, trials=tuple(Trial.from_dict(json.loads(json.dumps(t.as_dict()))) for t in trials)
+    )
+
+    record = json.loads(waited.render("json"))
+    assert record["waited_s"] == 1500.5
+    assert record["wall_s"] == report.wall_s
+    # 25 x 60 s = 1500 s.
+    spent = f"{len(trials)} launches, {format_duration(report.wall_s)}"
+    said = f"{spent}, and 25 min 00 s of waiting for other engines"
+    for text in (waited.render("text"), waited.render("markdown"), render_html(waited, RUN)):
+        assert said in text
 
 
 def test_what_is_not_recommended_is_called_so_nowhere(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kvplan.engine.lock import device_lock
 from kvplan.report.tune import TuneReport
 from kvplan.tune.journal import FILE_NAME, JournalContents, read_journal
 
@@ -192,6 +193,35 @@ def test_sigterm_stops_the_engine_keeps_what_finished_and_writes_the_outcome_so_
     assert report.recommendation.reasons[0].startswith(
         "not confirmed from a cold start: the run was interrupted"
     )
+
+
+def test_time_in_which_another_engine_had_the_device_is_told_beside_the_runs_own(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVPLAN_LOCK_DIR", str(tuner.folder))
+    began = time.monotonic()
+    with device_lock((None,), wait_s=0):
+        process = tuner.start()
+        assert process.stderr is not None
+        for line in process.stderr:
+            if f"waiting for the engine of pid {os.getpid()}" in line:
+                break
+        time.sleep(3)
+    tuner.wait_for("trial", 1)
+    first_trial_s = time.monotonic() - began
+    tuner.wait_for("trial", 2)
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate(timeout=60)
+
+    report = TuneReport.of(read_journal(next(tuner.runs.iterdir())))
+    first, *others = report.trials
+    assert first.waited_s is not None
+    assert first.waited_s >= 3
+    assert first.waited_s + first.wall_s < first_trial_s
+    assert [trial.waited_s for trial in others] == [0.0] * len(others)
+    record = json.loads(report.render("json"))
+    assert record["waited_s"] == first.waited_s
+    assert record["wall_s"] == sum(trial.wall_s for trial in report.trials)
 
 
 def test_faults_end_their_own_trial_and_are_asked_again(tuner: Tuner) -> None:

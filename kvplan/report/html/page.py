@@ -20,7 +20,7 @@ from kvplan.report.html.svg import drawing
 from kvplan.report.html.tuned_card import planner_of
 from kvplan.report.tune_text import LIMITS
 from kvplan.tune.problem import settings_from_dict
-from kvplan.units import format_duration, format_gib
+from kvplan.units import format_gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +129,7 @@ def _head(report: TuneReport) -> dict[str, Any]:
             ("vLLM", context["vllm_version"]),
             ("workload", _workload(report)),
             ("run", f"{report.run}, begun {report.header['at']}"),
-            ("cost", f"{len(report.trials)} launches, {format_duration(report.wall_s)}"),
+            ("cost", report.cost),
         ),
     }
 
