@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -49,7 +48,7 @@ def settings(**changes: Any) -> ResolvedSettings:
         dtype="bfloat16",
         defaulted=("enable_prefix_caching",),
     )
-    return dataclasses.replace(base, **changes)
+    return base._replace(**changes)
 
 
 def plan(model: str, gpu: GpuSpec = H100, **changes: Any) -> KvCachePlan:

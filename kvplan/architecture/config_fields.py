@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvplan.errors import UnsupportedModelError
 
@@ -11,8 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFields:
+class ConfigFields(NamedTuple):
     """One level of config.json (the top, or its text_config) with the key path for messages."""
 
     values: Mapping[str, Any]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,8 +26,7 @@ _ALREADY_SCALED: Final = frozenset(
 """RoPE types whose max_position_embeddings already includes the factor."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextLengths:
+class ContextLengths(NamedTuple):
     """In tokens."""
 
     default: int

@@ -7,8 +7,7 @@ tests/data/configs and ask vLLM for its figures with tests/bench/make_kv_table.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvplan.architecture import attention_families as attention
 from kvplan.architecture import latent_families as latent
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from kvplan.architecture.layers import Layer
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """How one architecture is read."""
 
     layers: Callable[[ConfigFields], tuple[Layer, ...]]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +17,7 @@ _SCALED_METHODS: Final = frozenset({"fp8", "fbgemm-fp8", "modelopt", "modelopt-f
 """Methods whose attention layers read KV scales from the files."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointCache:
+class CheckpointCache(NamedTuple):
     """The checkpoint's own wish; what vLLM makes of it hangs on the release."""
 
     method: str = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from kvplan.architecture.module_names import NameSet
 from kvplan.errors import InputError, UnsupportedModelError
@@ -26,8 +26,7 @@ WHOLE_TENSOR: Final = 0
 """As `group`: one scale for the whole matrix."""
 
 
-@dataclass(frozen=True, slots=True)
-class WeightFormat:
+class WeightFormat(NamedTuple):
     """What is kept for the weight of a linear layer: values, scales and zero points."""
 
     name: str

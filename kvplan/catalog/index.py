@@ -10,8 +10,7 @@ import json
 import os
 import time
 import zlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvplan.errors import InputError
 
@@ -31,8 +30,7 @@ _KEEP_S: Final = 30 * 24 * 3600
 """Cached indexes older than this are removed when another is made."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileIndex:
+class ProfileIndex(NamedTuple):
     """The profiles of one folder."""
 
     folder: str

@@ -24,7 +24,7 @@ _OLDEST_CAPABILITY: Final = (7, 0)
 """Source: vLLM's installation guide for NVIDIA GPUs, "compute capability 7.0 or higher"."""
 _MOST: Final = 2**53
 _MOST_RANKS: Final = 1024
-_DEFAULTED: Final = tuple(name for name in ResolvedSettings.__dataclass_fields__ if name in FIELD_NAMES)
+_DEFAULTED: Final = tuple(name for name in ResolvedSettings._fields if name in FIELD_NAMES)
 """Flags that have a default to be named."""
 
 _DTYPES: Final = {

@@ -10,7 +10,7 @@ import functools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from kvplan.config.version import VllmVersion
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 _FILE: Final = "engines/flags-0.32.json"
 
 
-@dataclass(slots=True)
-class Flag:
+class Flag(NamedTuple):
     """One setting of vLLM with the options that set it."""
 
     name: str
@@ -38,8 +37,7 @@ class Flag:
     deprecated_since: VllmVersion | None = None
 
 
-@dataclass(slots=True)
-class Option:
+class Option(NamedTuple):
     """One spelling of a flag and the releases that have it; None is open."""
 
     text: str

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from kvplan.config.version import VllmVersion
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedSettings:
+class ResolvedSettings(NamedTuple):
     """What vLLM of that version would run with. Sizes in bytes, lengths in tokens."""
 
     vllm_version: VllmVersion

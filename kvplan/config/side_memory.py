@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvplan.errors import InputError
 from kvplan.units import GIB, bytes_from_gib
@@ -37,8 +36,7 @@ VARIABLES: Final = {
 """Variables that change the budget; the text says why one is refused, None that it is understood."""
 
 
-@dataclass(frozen=True, slots=True)
-class SideMemory:
+class SideMemory(NamedTuple):
     """What the other flags and the environment do to the memory. Sizes in bytes."""
 
     max_loras: int = 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kvplan.config.version import format_vllm_version, parse_vllm_version
 from kvplan.errors import InputError
@@ -15,8 +13,7 @@ if TYPE_CHECKING:
     from kvplan.config.version import VllmVersion
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRules:
+class VersionRules(NamedTuple):
     """The accounting rules and defaults of one vLLM version."""
 
     version: VllmVersion
@@ -78,7 +75,7 @@ def version_rules(asked: VllmVersion, profiles: Iterable[Mapping[str, Any]]) -> 
     for _, facts in known:
         values |= {name: fact["value"] for name, fact in facts.items()}
     values["cpu_batch"] = tuple(values["cpu_batch"])
-    fields = {f.name for f in dataclasses.fields(VersionRules)}
+    fields = set(VersionRules._fields)
     return VersionRules(
         **{k: v for k, v in values.items() if k in fields},
         version=known[-1][0],

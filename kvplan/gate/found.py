@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,8 +67,7 @@ class LaunchFound:
     """Labels and selectors that a policy may map to a GPU."""
 
 
-@dataclass(slots=True)
-class NotRead:
+class NotRead(NamedTuple):
     """Something in a file that could not be read or judged, said instead of passed over."""
 
     path: str
@@ -76,8 +75,7 @@ class NotRead:
     reason: str
 
 
-@dataclass(slots=True)
-class Comment:
+class Comment(NamedTuple):
     """A comment to the gate itself (`# kvplan: …`), as written."""
 
     path: str

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvplan.config.serving import FIELD_NAMES, ServingConfig
 from kvplan.config.version import format_vllm_version
@@ -50,8 +49,7 @@ _CHANGES_THE_MODEL: Final = (
 """With these vLLM serves another configuration than the one that is known by the model's name."""
 
 
-@dataclass(slots=True)
-class Judged:
+class Judged(NamedTuple):
     """A launch with its estimate on the card that serves least of those it may run on."""
 
     launch: LaunchFound
@@ -72,8 +70,7 @@ class Judged:
             return None
 
 
-@dataclass(slots=True)
-class NotJudged:
+class NotJudged(NamedTuple):
     """A launch that nothing sound can be said about, with the reason."""
 
     launch: LaunchFound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvplan.config.project_file import FILE_NAME
 from kvplan.errors import InputError
@@ -23,8 +23,7 @@ LONGEST_WAIVER_DAYS: Final = 180
 SHORTEST_REASON: Final = 3
 
 
-@dataclass(slots=True)
-class Waiver:
+class Waiver(NamedTuple):
     """A finding that is accepted until a day, and where that is said."""
 
     rules: tuple[str, ...]
@@ -40,8 +39,7 @@ class Waiver:
     """Of a comment: the line below it, which the waived launch or flag stands on."""
 
 
-@dataclass(slots=True)
-class Required:
+class Required(NamedTuple):
     """A path that must hold a launch, and the line that says so."""
 
     patterns: tuple[str, ...]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvplan.errors import KvplanError
 
@@ -40,8 +39,7 @@ _MOST_RANKS: Final = 128
 """No larger tensor parallel size is tried; a file may ask for any number."""
 
 
-@dataclass(slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """What vLLM would say, the flag whose change makes it go on, and the change."""
 
     message: str

@@ -7,7 +7,7 @@ start 0.10 s later than an empty typer app.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from kvplan.errors import ExitCode
 
@@ -20,8 +20,7 @@ FailOn = Literal["error", "warning", "never"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("note", "warning", "error")
 
 
-@dataclass(slots=True)
-class WaiverNote:
+class WaiverNote(NamedTuple):
     """The waiver that a finding fell under."""
 
     until: str
@@ -72,8 +71,7 @@ class Finding:
         return self.rule, self.path, self.launch.name, self.launch.model
 
 
-@dataclass(slots=True)
-class Numbers:
+class Numbers(NamedTuple):
     """What a launch's memory comes to on its card, expected values. Sizes in bytes, lengths in tokens."""
 
     gpu: str

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvplan.gate.shell_expand import unescape, unescape_double
 from kvplan.gate.taint import is_unknown, without_notes
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 _SHELLS: Final = frozenset({"bash", "sh", "ssh", "zsh"})
 
 
-@dataclass(frozen=True, slots=True)
-class Heredoc:
+class Heredoc(NamedTuple):
     """One here-document, expanded."""
 
     text: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,7 @@ _ANY: Final = re.compile("[\ue000\ue002]([0-9]{1,7})[\ue001\ue003]")
 _MARKS: Final = re.compile("[\ue000-\ue003]")
 
 
-@dataclass(slots=True)
-class Plain:
+class Plain(NamedTuple):
     """A text without marks, and what the marks said."""
 
     text: str
@@ -115,8 +114,7 @@ def clean_input(text: str) -> str:
     return _MARKS.sub("�", text)
 
 
-@dataclass(slots=True)
-class Word:
+class Word(NamedTuple):
     """One word of a command line, with where it stands."""
 
     text: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from kvplan.load.workload import Workload
 
 
-@dataclass(slots=True)
-class Calibration:
+class Calibration(NamedTuple):
     """Measured launches that lie in the repository, so that two runs agree."""
 
     path: str
@@ -69,8 +68,7 @@ def _no_version(_: str) -> str | None:
     return None
 
 
-@dataclass(slots=True)
-class HowToRead:
+class HowToRead(NamedTuple):
     """What the readers are told about a file before they read it."""
 
     assume: Callable[[str], Mapping[str, str]] = _nothing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import re
 from typing import TYPE_CHECKING, Final
@@ -42,7 +41,7 @@ def of_comments(
         while (comment.path, below) in lines:
             below += 1
         try:
-            waiver = dataclasses.replace(_parsed(comment, today), launch_line=below)
+            waiver = _parsed(comment, today)._replace(launch_line=below)
         except InputError as error:
             wrong.append(_idle(comment.path, comment.line, error.message, error.hint))
             continue

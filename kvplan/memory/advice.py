@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import neg
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvplan.errors import InputError
 
@@ -19,8 +18,7 @@ HIGHEST_UTILIZATION: Final = 0.95
 """Advice never goes higher: above it, memory that vLLM does not count makes late failures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(NamedTuple):
     """One change of settings and what it buys."""
 
     change: dict[str, Any]

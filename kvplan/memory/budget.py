@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kvplan.memory.interval import Interval
 from kvplan.memory.overhead import combine
@@ -12,8 +11,7 @@ from kvplan.memory.overhead import combine
 LineName = Literal["weights", "activations", "cuda_graphs", "other", "kv_cache", "unrequested"]
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetLine:
+class BudgetLine(NamedTuple):
     """One use of the card's memory."""
 
     name: LineName
@@ -23,8 +21,7 @@ class BudgetLine:
     """Where the figure is from: config arithmetic, headers, the fitted overhead model, a flag."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """What becomes of one GPU's memory; the mid values of the lines sum to `total_bytes` exactly."""
 
     total_bytes: int

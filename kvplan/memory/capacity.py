@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from kvplan.memory.interval import Interval
     from kvplan.memory.kv_cache.plan import KvCachePlan
 
 
-@dataclass(frozen=True, slots=True)
-class LengthSummary:
+class LengthSummary(NamedTuple):
     """One quantity of a workload's lengths, in tokens, rounded up."""
 
     mean: int
@@ -19,8 +17,7 @@ class LengthSummary:
     p99: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLengths:
+class RequestLengths(NamedTuple):
     """What the memory model needs to know of a workload."""
 
     concurrency: int | None
@@ -34,8 +31,7 @@ class RequestLengths:
     """(total length, how many requests have it), ascending: the distribution itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(NamedTuple):
     """What fits at once, worked out when it is asked. Requests are bounded by memory, not by max_num_seqs."""
 
     plan: KvCachePlan

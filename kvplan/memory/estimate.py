@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvplan.errors import FailureClass
 from kvplan.memory.budget import Budget, BudgetLine, LineName, remaining, requested_bytes
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from kvplan.memory.weights import WeightsPerGpu
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """What one GPU's memory becomes, what it serves, and whether vLLM starts."""
 
     shape: ModelShape

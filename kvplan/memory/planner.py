@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _ALL_BUT_SHARE: Final = attrgetter(
-    *(f.name for f in dataclasses.fields(ResolvedSettings) if f.name != "gpu_memory_utilization")
+    *(name for name in ResolvedSettings._fields if name != "gpu_memory_utilization")
 )
 """Everything that weights, KV layout and overhead depend on."""
 

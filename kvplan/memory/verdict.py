@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from kvplan.errors import FailureClass
 from kvplan.units import GIB
@@ -20,8 +19,7 @@ _Z80: Final = 1.2815515655446004
 5 ms of every start (fractions, decimal, random)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Whether the server will start, and why not."""
 
     starts: Literal["yes", "tight", "no"]

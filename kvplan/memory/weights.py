@@ -8,8 +8,7 @@ and against what real starts printed (tests/data/weights_launches.jsonl, docs/we
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from kvplan.architecture.quantization import QuantizationPlan, quantization_plan
 from kvplan.architecture.tensors import weight_tensors
@@ -51,8 +50,7 @@ more than concluded; where recipes differ in the layers that they leave alone (N
 AutoRound), 0 to 20 % more."""
 
 
-@dataclass(frozen=True, slots=True)
-class WeightsPerGpu:
+class WeightsPerGpu(NamedTuple):
     """What the weights take on one GPU. Sizes in bytes."""
 
     bytes: Interval
@@ -208,8 +206,7 @@ def _from_headers(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
+class _Load(NamedTuple):
     """What one kind of card holds after loading."""
 
     stages: tuple[int, ...]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvplan.memory.interval import Interval
 from kvplan.memory.weights_modules import DTYPE_BYTES
@@ -30,8 +29,7 @@ _WHOLE_ALLOCATION: Final = 1.02
 """Rotary tables and whole allocator blocks were at most this much on measured starts (docs/weights.md)."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderWeights:
+class HeaderWeights(NamedTuple):
     """Bytes of each pipeline stage on one rank."""
 
     per_stage: tuple[Interval, ...]

@@ -6,8 +6,7 @@ Sources are beside each rule; versions are those whose source was read.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvplan.architecture.quantization import (
     MXFP4,
@@ -37,8 +36,7 @@ DTYPE_BYTES: Final = {
 _DEQUANTISED: Final = ".kv_b_proj.weight"
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(NamedTuple):
     """What one rank holds, and which kernels it runs."""
 
     tensor_parallel_size: int
@@ -57,8 +55,7 @@ class Rank:
         return self.tensor_parallel_size * self.data_parallel_size
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(NamedTuple):
     """One parameter of vLLM's model on a rank, in all the layers that have it."""
 
     name: str
@@ -74,8 +71,7 @@ class Module:
     """Bytes kept beside it that are no weights of the checkpoint: dequantised copies, scales not freed."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergedTensors:
+class MergedTensors(NamedTuple):
     """Tensors of the checkpoint that become one parameter of vLLM's model, and its format."""
 
     parts: tuple[WeightTensor, ...]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from kvplan.architecture.module_names import NameSet
 from kvplan.architecture.tensors.families import text_config
@@ -22,8 +21,7 @@ _CLOSE: Final = 0.001
 """Share of the file that may differ without a word: buffers, scalar scales, headers counted in."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredVerdict:
+class StoredVerdict(NamedTuple):
     """How the files agree with the config's arithmetic."""
 
     source: Literal["config", "index", "safetensors", "profile"]

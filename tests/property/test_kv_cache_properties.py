@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -172,5 +171,5 @@ def test_the_null_block_serves_nobody(model: str) -> None:
 def test_plans_are_made_once() -> None:
     shape = shape_of("meta-llama/Meta-Llama-3-8B")
     first = plan_kv_cache(shape, settings(), H100)
-    again = plan_kv_cache(shape, dataclasses.replace(settings(), max_num_seqs=7), H100)
+    again = plan_kv_cache(shape, settings()._replace(max_num_seqs=7), H100)
     assert first is again

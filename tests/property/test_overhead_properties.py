@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from hypothesis import given, settings
@@ -55,7 +54,7 @@ launches = st.builds(
 
 
 def activations(facts: OverheadInputs, **changes: Any) -> int:
-    return terms_of(dataclasses.replace(facts, **changes)).activations.bytes
+    return terms_of(facts._replace(**changes)).activations.bytes
 
 
 @FEW
@@ -78,7 +77,7 @@ def test_more_tokens_in_a_batch_never_take_less(facts: OverheadInputs, more: int
 @given(launches, st.integers(1, 1024))
 def test_more_sequences_never_take_less(facts: OverheadInputs, more: int) -> None:
     # Below 8 rows some versions sort instead of running the fused kernel, which takes more.
-    fewer = dataclasses.replace(facts, max_num_seqs=facts.max_num_seqs + 8)
+    fewer = facts._replace(max_num_seqs=facts.max_num_seqs + 8)
     assert activations(fewer, max_num_seqs=fewer.max_num_seqs + more) >= activations(fewer)
 
 
@@ -93,8 +92,8 @@ def ends(facts: OverheadInputs) -> tuple[int, int]:
 @given(launches, st.integers(1, 1024))
 def test_the_high_ends_never_fall_with_more_sequences(facts: OverheadInputs, more: int) -> None:
     # From 8 rows on: below, some versions sort instead of running the fused kernel.
-    fewer = dataclasses.replace(facts, max_num_seqs=facts.max_num_seqs + 8)
-    before, after = ends(fewer), ends(dataclasses.replace(fewer, max_num_seqs=fewer.max_num_seqs + more))
+    fewer = facts._replace(max_num_seqs=facts.max_num_seqs + 8)
+    before, after = ends(fewer), ends(fewer._replace(max_num_seqs=fewer.max_num_seqs + more))
     assert after[0] >= before[0] - 2, "two roundings to whole bytes"
     assert after[1] >= before[1]
 
@@ -102,7 +101,7 @@ def test_the_high_ends_never_fall_with_more_sequences(facts: OverheadInputs, mor
 @FEW
 @given(launches, st.integers(1, 4096))
 def test_the_high_ends_never_fall_with_more_tokens_in_a_batch(facts: OverheadInputs, more: int) -> None:
-    larger = dataclasses.replace(facts, max_num_batched_tokens=facts.max_num_batched_tokens + more)
+    larger = facts._replace(max_num_batched_tokens=facts.max_num_batched_tokens + more)
     before, after = ends(facts), ends(larger)
     assert after[0] >= before[0] - 2
     assert after[1] >= before[1]
@@ -132,7 +131,7 @@ def test_the_high_end_where_the_sampler_overtakes_the_decoder() -> None:
         platform="cuda",
         enforce_eager=True,
     )
-    more = dataclasses.replace(facts, max_num_seqs=512)
+    more = facts._replace(max_num_seqs=512)
     assert terms_of(facts).activations.decisive == "decoder"
     assert terms_of(more).activations.decisive == "sampler"
     assert (
@@ -158,7 +157,7 @@ def test_a_longer_context_takes_no_more_unless_attention_is_sparse(facts: Overhe
 @FEW
 @given(launches)
 def test_eager_never_captures_and_never_takes_more_activations(facts: OverheadInputs) -> None:
-    eager = predict_overhead(dataclasses.replace(facts, enforce_eager=True))
+    eager = predict_overhead(facts._replace(enforce_eager=True))
     assert eager.cuda_graphs.high == 0
     assert activations(facts, enforce_eager=True) <= activations(facts, enforce_eager=False)
 
@@ -166,7 +165,7 @@ def test_eager_never_captures_and_never_takes_more_activations(facts: OverheadIn
 @FEW
 @given(launches)
 def test_more_graphs_never_take_less(facts: OverheadInputs) -> None:
-    more = dataclasses.replace(facts, max_num_seqs=facts.max_num_seqs + 64)
+    more = facts._replace(max_num_seqs=facts.max_num_seqs + 64)
     assert terms_of(more).graph_bytes >= terms_of(facts).graph_bytes
 
 

@@ -6,7 +6,6 @@ rounding give. tests/data/launches.jsonl has the address of each log.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ PRINTED = {launch["id"]: launch for launch in LAUNCHES if launch.get("kv_cache_g
 
 def figures(case: Case, rounding: int) -> dict[str, float]:
     """What vLLM prints for the memory that it printed, moved by `rounding` bytes."""
-    settings = dataclasses.replace(case.settings, **SAID_IN_WORDS.get(case.launch.id, {}))
+    settings = case.settings._replace(**SAID_IN_WORDS.get(case.launch.id, {}))
     plan = plan_kv_cache(case.planner.shape, settings, case.planner.gpu)
     assert case.launch.kv_cache_bytes is not None
     num_blocks = plan.num_blocks(case.launch.kv_cache_bytes + rounding)

@@ -74,7 +74,7 @@ def planned(name: str, flags: Mapping[str, Any]) -> KvCachePlan:
         defaulted=("enable_prefix_caching",),
     )
     given = {key: value for key, value in flags.items() if key != "kv_cache_memory_bytes"}
-    return plan_kv_cache(shape, dataclasses.replace(settings, **given), this_cpu())
+    return plan_kv_cache(shape, settings._replace(**given), this_cpu())
 
 
 def identifier(case: tuple[str, Mapping[str, Any]]) -> str:

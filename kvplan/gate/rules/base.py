@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvplan.gate.judge import version_rules_of
 from kvplan.gate.result import Finding
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from kvplan.memory.estimate import Estimate
 
 
-@dataclass(slots=True)
-class Case:
+class Case(NamedTuple):
     """One launch, the terms it is held to, and what is known of it."""
 
     launch: LaunchFound
@@ -54,8 +52,7 @@ class Case:
         return version_rules_of(self.launch, self.vllm_version)
 
 
-@dataclass(slots=True)
-class Sight:
+class Sight(NamedTuple):
     """What a rule sees in a launch, whether it passes or not."""
 
     text: str

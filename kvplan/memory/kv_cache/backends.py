@@ -7,8 +7,7 @@ SM90, 4 on SM100.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +37,7 @@ def of_size(sizes: KernelSizes) -> Callable[[AttentionRequest], KernelSizes]:
     return lambda _request: sizes
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionRequest:
+class AttentionRequest(NamedTuple):
     """What vLLM's selector is asked for one layer."""
 
     capability: Capability
@@ -93,8 +91,7 @@ class AttentionRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
+class Backend(NamedTuple):
     """One attention backend: what it accepts, in the order in which vLLM checks it."""
 
     name: str

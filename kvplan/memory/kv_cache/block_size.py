@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvplan.architecture.layers import (
     DeepseekV4Attention,
@@ -32,8 +31,7 @@ _CPU_MLA: Final = 16
 _DEEPSEEK_V4: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(NamedTuple):
     """Block and page sizes after vLLM's start-up has fitted them."""
 
     block_size: int

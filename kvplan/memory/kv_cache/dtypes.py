@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvplan.errors import InputError
 from kvplan.units import cdiv
@@ -37,8 +36,7 @@ FIRST_VERSION: Final[dict[str, VllmVersion]] = {
 """Source: vLLM config/cache.py::CacheDType, releases 0.6.6 to 0.32.0 compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class _TurboQuant:
+class _TurboQuant(NamedTuple):
     """Bits of a TurboQuant preset. Source: vLLM 0.32.0 quantization/turboquant/config.py::TQ_PRESETS."""
 
     key_bits: int

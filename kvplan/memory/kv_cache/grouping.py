@@ -5,10 +5,9 @@ Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::get_kv_cache_groups and what it c
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvplan.errors import InputError
 from kvplan.memory.kv_cache.spec import GROWING, STATES, CacheSpec
@@ -43,8 +42,7 @@ class Group:
         return sum(member.spec.page_bytes for member in self.members)
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
+class Grouping(NamedTuple):
     """All groups, and what the manager had to do to form them."""
 
     groups: tuple[Group, ...]
@@ -138,15 +136,14 @@ def _promote_local(layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
             ratio = (next(iter(sizes)) if len(sizes) == 1 else spec.block_size) / spec.block_size
             content = int(spec.content_bytes * ratio)
             padded = spec.page_bytes != spec.content_bytes
-            spec = dataclasses.replace(
-                spec,
+            spec = spec._replace(
                 kind="mla" if spec.kind == "mla_window" else "full",
                 block_size=int(spec.block_size * ratio),
                 page_bytes=max(spec.page_bytes, content) if padded else content,
                 content_bytes=content,
                 span=0,
             )
-        promoted.append(dataclasses.replace(member, spec=spec))
+        promoted.append(member._replace(spec=spec))
     if not _one_type([member.spec for member in promoted]):
         raise InputError(
             "Failed to promote local KV cache specs to one unified type.",
@@ -185,7 +182,7 @@ def _unify_pages(layers: Sequence[LayerSpec], era: Era) -> tuple[LayerSpec, ...]
                 "raises NotImplementedError at start-up",
                 "another block_size, or vLLM 0.24 on (which pads them)",
             )
-        unified.append(dataclasses.replace(member, spec=spec))
+        unified.append(member._replace(spec=spec))
     return tuple(unified)
 
 

@@ -6,7 +6,6 @@ platforms/cuda.py::_get_backend_priorities.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Final
 
 from kvplan.memory.kv_cache.backends import (
@@ -152,7 +151,7 @@ def _composite(name: str, causal: Backend, major: int, sizes: KernelSizes) -> Ba
     """Triton for image spans, another backend for the rest (v1/attention/backends/composite.py)."""
 
     def combination(request: AttentionRequest) -> str | None:
-        inner = causal.combination(dataclasses.replace(request, bidirectional_images=False))
+        inner = causal.combination(request._replace(bidirectional_images=False))
         return f"{causal.name}: {inner}" if inner else None
 
     return Backend(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvplan.architecture.layers import (
     BlockSparseAttention,
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from kvplan.memory.kv_cache.rank import Capability, Rank
 
 
-@dataclass(frozen=True, slots=True)
-class LayerBackend:
+class LayerBackend(NamedTuple):
     """The backend that one layer got."""
 
     name: str

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvplan.architecture.layers import (
     ChunkedLocal,
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
     from kvplan.memory.kv_cache.spec import Kind
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSpec:
+class LayerSpec(NamedTuple):
     """One cache of one decoder layer."""
 
     layer: int
@@ -43,8 +40,7 @@ class LayerSpec:
     spec: CacheSpec
 
 
-@dataclass(frozen=True, slots=True)
-class RankLayers:
+class RankLayers(NamedTuple):
     """All caches of the model on one rank of tensor parallelism."""
 
     layers: tuple[LayerSpec, ...]
@@ -184,10 +180,10 @@ class _SpecBuilder:
         match cache:
             case ChunkedLocal():
                 spec = self._per_token("chunked_local", token_bytes, identity)
-                return dataclasses.replace(spec, span=cache.chunk)
+                return spec._replace(span=cache.chunk)
             case CrossAttention():
                 spec = self._per_token("cross", token_bytes, identity)
-                return dataclasses.replace(spec, span=cache.max_encoder_tokens)
+                return spec._replace(span=cache.max_encoder_tokens)
             case _:
                 return self._per_token("full", token_bytes, identity)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvplan.architecture.layers import ChunkedLocal
 from kvplan.errors import UnsupportedModelError
@@ -40,8 +40,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class KvGroup:
+class KvGroup(NamedTuple):
     """Layers that share one block table."""
 
     kind: str
@@ -259,7 +258,7 @@ def _plan_for_any_card(shape: ModelShape, rank: Rank) -> KvCachePlan:
     Raises:
         InputError: the cache hangs on the card, or some kind of card cannot serve this at all.
     """
-    plans = [_plan(shape, dataclasses.replace(rank, capability=capability)) for capability in _CARDS]
+    plans = [_plan(shape, rank._replace(capability=capability)) for capability in _CARDS]
     found = {dataclasses.replace(plan, attention_backends=(), warnings=()) for plan in plans}
     if len(found) > 1:
         raise UnsupportedModelError(

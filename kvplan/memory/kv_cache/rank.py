@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvplan.architecture.layers import Mamba1State, Mamba2State
 from kvplan.memory.kv_cache.era import Era, era_of
@@ -20,8 +19,7 @@ StateMode = Literal["none", "align", "all"]
 """vLLM's mamba_cache_mode: which recurrent states the prefix cache keeps at block ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(NamedTuple):
     """Hashable, and free of what only the budget needs: plans are cached by it."""
 
     platform: Literal["cuda", "cpu", "other"]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSizes:
+class KernelSizes(NamedTuple):
     """Sizes that a kernel takes as they are, and bases of which it takes any multiple.
 
     A manager block may be longer: vLLM splits it into kernel blocks, so a multiple of either will do.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kvplan.units import cdiv
 
@@ -17,8 +15,7 @@ STATES: frozenset[Kind] = frozenset({"mamba", "mamba_blocks"})
 """Recurrent states: a fixed number of them, or one for each block of the request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """What a request may hold at worst: the terms of vLLM's `max_memory_usage_bytes`."""
 
     in_flight_tokens: int
@@ -28,8 +25,7 @@ class Demand:
     """What vLLM budgets for one request's encoder: a whole batch (config/scheduler.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSpec:
+class CacheSpec(NamedTuple):
     """One layer's cache. Two layers may share a block table when their specs are equal.
 
     Source: vLLM 0.32.0 v1/kv_cache_interface.py, the KVCacheSpec classes.
@@ -83,8 +79,7 @@ class CacheSpec:
 
     def with_blocks_of(self, ratio: int) -> CacheSpec:
         """The same cache in blocks `ratio` times as long."""
-        return dataclasses.replace(
-            self,
+        return self._replace(
             block_size=self.block_size * ratio,
             page_bytes=self.page_bytes * ratio,
             content_bytes=self.content_bytes * ratio,
@@ -92,4 +87,4 @@ class CacheSpec:
 
     def padded_to(self, page_bytes: int) -> CacheSpec:
         """The same cache with its page padded."""
-        return dataclasses.replace(self, page_bytes=page_bytes)
+        return self._replace(page_bytes=page_bytes)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvplan.architecture.layers import (
     GatedDeltaNetState,
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from kvplan.architecture.layers import RecurrentState
 
 
-@dataclass(frozen=True, slots=True)
-class StateDtypes:
+class StateDtypes(NamedTuple):
     """Bytes per element: the convolution's state and the recurrent one."""
 
     conv_bytes: int

@@ -8,8 +8,7 @@ kernels that are benchmarked then get arguments of the real sizes, among them a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvplan.memory.overhead.hardware_facts import cublas_workspace_bytes, multiprocessors
 from kvplan.units import MIB, cdiv
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 Peak = Literal["sampler", "decoder", "compile", "encoder"]
 
 
-@dataclass(frozen=True, slots=True)
-class Activations:
+class Activations(NamedTuple):
     """The candidates for the peak and what is alive throughout. Bytes."""
 
     peaks: dict[Peak, int]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from kvplan.memory.overhead.inputs import OverheadInputs
@@ -21,8 +20,7 @@ _V2_FROM: Final = {
 """Architectures that got model runner V2 before the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Era:
+class Era(NamedTuple):
     """The accounting and profiling rules that matter to the overhead of one launch."""
 
     sampler: Sampler

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvplan.memory.interval import Interval
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from kvplan.config.version import VllmVersion
 
 
-@dataclass(frozen=True, slots=True)
-class MoeShape:
+class MoeShape(NamedTuple):
     """The routed experts of a mixture-of-experts model."""
 
     num_experts: int
@@ -23,8 +22,7 @@ class MoeShape:
     """Of one expert."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderShape:
+class EncoderShape(NamedTuple):
     """The vision (or audio) tower that the profile run executes once at its largest input."""
 
     hidden_size: int
@@ -43,8 +41,7 @@ class EncoderShape:
     """Rows of the language model's hidden size that the tower gives per token (more with deep stacking)."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverheadInputs:
+class OverheadInputs(NamedTuple):
     """One launch, as far as the memory beside weights and KV cache depends on it."""
 
     vllm_version: VllmVersion

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvplan.memory.interval import Interval
 from kvplan.memory.overhead.activations import activations_of
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 _NOTHING = Interval.exactly(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """The terms of one launch before anything is said of their spread. Bytes."""
 
     era: Era

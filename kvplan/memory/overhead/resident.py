@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvplan.memory.overhead.hardware_facts import is_hopper_or_newer_datacentre
 from kvplan.units import GIB
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from kvplan.memory.overhead.inputs import OverheadInputs
 
 
-@dataclass(frozen=True, slots=True)
-class Resident:
+class Resident(NamedTuple):
     """The parts of `other`. Bytes."""
 
     kernels: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kvplan.memory.interval import Interval
@@ -48,7 +47,7 @@ def activation_interval(
         if peak != "compile":
             low = max(low, size - own)
     if era.sampler_may_sort:
-        high = max(high, sampler_bytes(facts, replace(era, sampler="sort"), fitted) + activations.alive)
+        high = max(high, sampler_bytes(facts, era._replace(sampler="sort"), fitted) + activations.alive)
     return Interval(round(low), activations.bytes, round(high))
 
 

@@ -71,7 +71,7 @@ def _launch(item: LaunchResult) -> dict[str, Any]:
 
 
 def _numbers(found: Numbers | None) -> dict[str, Any] | None:
-    return None if found is None else {name: getattr(found, name) for name in found.__slots__}
+    return None if found is None else found._asdict()
 
 
 def _finding(item: Finding) -> dict[str, Any]:
