@@ -11,6 +11,7 @@ from kvplan import __version__
 from kvplan.report.document import Document, Items, Section, Table
 from kvplan.report.tune_text import UNKNOWN, figure, gib
 from kvplan.tune.identity import workload_from_record
+from kvplan.tune.journal import tuned_by
 from kvplan.tune.load_sweep import highest_kept, knee_of
 from kvplan.tune.running_server import goal_of, points_of
 from kvplan.tune.server_findings import SAID_BY_FINDINGS, findings, kv_arithmetic
@@ -43,6 +44,8 @@ class ServerReport:
     ended: str | None
     """Why no larger load was tried; None while the run is unfinished."""
     warnings: tuple[str, ...]
+    measured_by: str | None = None
+    """Who measures right now, as `process N`: the run is neither finished nor interrupted."""
 
     @classmethod
     def of(cls, contents: JournalContents) -> ServerReport:
@@ -63,6 +66,7 @@ class ServerReport:
             findings=findings(goal, points, kv, header),
             ended=None if outcome is None else outcome["why"],
             warnings=contents.warnings,
+            measured_by=tuned_by(contents.path),
         )
 
     @property
@@ -98,7 +102,8 @@ class ServerReport:
             "kvplan_version": __version__,
             "run": self.run,
             "created_at": self.header["at"],
-            "finished": self.ended is not None,
+            "finished": self.ended is not None and self.measured_by is None,
+            "tuned_by": self.measured_by,
             "ended": self.ended,
             "url": self.header["url"],
             "context": dict(self.header["context"]),
@@ -136,6 +141,10 @@ class ServerReport:
         )
 
     def _headline(self) -> str:
+        so_far = "" if self.measured_by is None else f"being measured by {self.measured_by}; so far: "
+        return so_far + self._answer()
+
+    def _answer(self) -> str:
         kept, target = self.kept, self.goal.target_users
         if not self.points:
             return "nothing was measured yet"
@@ -264,7 +273,9 @@ class ServerReport:
         ]
         yield "asked for: " + (", ".join(asked) or "no limit") + "; and no waiting for KV cache"
         yield "nothing was launched or stopped; requests are closed loops: each user waits for the answer"
-        if self.ended is None:
+        if self.measured_by is not None:
+            yield f"not finished: {self.measured_by} is measuring it"
+        elif self.ended is None:
             yield f"not finished: continue with kvplan tune --url {self.header['url']} --resume {self.run}"
         else:
             yield f"ended: {self.ended}"

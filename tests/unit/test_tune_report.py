@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvplan.report.html import render_html
+from kvplan.report.server import ServerReport
 from kvplan.report.tune import TuneReport
 from kvplan.tune.journal import FILE_NAME, read_journal, reopened_journal
 from kvplan.tune.trial import Trial
@@ -95,6 +96,30 @@ def test_a_run_that_is_being_tuned_is_not_called_interrupted(tmp_path: Path) -> 
     after = TuneReport.of(read_journal(tmp_path))
     assert after.tuned_by is None
     assert "interrupted" in after.render("text")
+
+
+def test_a_sweep_that_is_being_made_is_not_told_to_be_gone_on_with(tmp_path: Path) -> None:
+    lines = (
+        (ROOT / "tests" / "data" / "runs" / "server-cpu" / FILE_NAME).read_text().splitlines(keepends=True)
+    )
+    third = [number for number, line in enumerate(lines) if json.loads(line)["kind"] == "load"][2]
+    (tmp_path / FILE_NAME).write_text("".join(lines[: third + 1]))
+    owner = f"process {os.getpid()}"
+
+    with reopened_journal(tmp_path):
+        told = ServerReport.of(read_journal(tmp_path))
+        texts = {name: told.render(name) for name in ("text", "markdown", "html", "json")}
+
+    record = json.loads(texts.pop("json"))
+    assert (record["finished"], record["tuned_by"]) == (False, owner)
+    for text in texts.values():
+        assert f"being measured by {owner}; so far: " in text
+        assert f"not finished: {owner} is measuring it" in text
+        assert "--resume" not in text
+    after = ServerReport.of(read_journal(tmp_path))
+    assert json.loads(after.render("json"))["tuned_by"] is None
+    assert "being measured" not in after.render("text")
+    assert "--resume" in after.render("text")
 
 
 def test_the_time_of_a_run_is_told_with_what_it_waited_for_other_engines(report: TuneReport) -> None:
