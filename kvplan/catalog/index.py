@@ -6,6 +6,7 @@ reads the first line and one record, so that a catalogue of hundreds costs as mu
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
@@ -121,8 +122,9 @@ _opened: Final[dict[tuple[str, str], ProfileIndex]] = {}
 
 def _index_of(folder: str) -> ProfileIndex:
     shipped = os.path.join(folder, INDEX_FILE)
-    is_shipped = folder == _built_in_folder() and os.path.isfile(shipped)
-    key = INDEX_FILE if is_shipped else _fingerprint(folder)
+    is_built_in = folder == _built_in_folder()
+    is_shipped = is_built_in and os.path.isfile(shipped)
+    key = INDEX_FILE if is_shipped else _own_fingerprint(folder) if is_built_in else _fingerprint(folder)
     known = _opened.get((folder, key))
     if known is None or (known.path is not None and not os.path.isfile(known.path)):
         known = _read(folder, shipped) if is_shipped else _from_cache(folder, key)
@@ -167,6 +169,10 @@ def _fingerprint(folder: str) -> str:
     newest = max(stat.st_mtime_ns for _, stat in stats)
     size = sum(stat.st_size for _, stat in stats)
     return f"{_SHAPE}-{zlib.crc32(f'{folder} {text}'.encode()):08x}-{newest:x}-{size:x}"
+
+
+_own_fingerprint: Final = functools.cache(_fingerprint)
+"""What kvplan brings along stays as it is while it runs; a user's folder may be written to."""
 
 
 def profile_files(folder: str) -> list[str]:

@@ -98,6 +98,7 @@ def _profiles() -> Path:
     return shipped if shipped.is_dir() else package.parent / "profiles"
 
 
+@functools.cache  # thirty releases, seven hundred options
 def _version(text: str | None) -> VllmVersion | None:
     if text is None:
         return None
