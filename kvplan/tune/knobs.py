@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 _FIXED: Final = frozenset({"model", "max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override"})
 """Not for the search: they follow from the workload, or would replace what it searches for."""
 
+_ALIKE: Final = 0.8
+"""Least likeness (0 to 1, difflib's ratio) of a slip of the pen: a wrong offer costs more than none. `nosuch`
+is 0.5 like `nnodes`; `max_num_seq` is 0.96 like `max_num_seqs`."""
+_OFFERED: Final = 3
+
 _COUNTS: Final = frozenset(
     {"block_size", "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size", "pipeline_parallel_size"}
 )
@@ -60,19 +65,30 @@ def check_values(name: str, values: Iterable[Any]) -> None:
 
 def _refuse_unknown(name: str) -> None:
     """A flag that no release of vLLM has would fail every launch it is tried in."""
-    from kvplan.catalog.names import nearest
     from kvplan.config.flag_table import flag_table
 
     table = flag_table()
     if name in table.flags or f"--{name.replace('_', '-')}" in table.options:
         return
-    near = nearest(name, table.flags)
+    of_today = {option.flag.name for option in table.options.values() if option.is_in(table.newest)}
+    near = _alike(name, of_today - _FIXED)
     raise InputError(
         f"knob {name!r} is no flag of vLLM",
         f"did you mean {', '.join(near)}?"
         if near
         else "names are vLLM's, for example max_num_batched_tokens",
     )
+
+
+def _alike(name: str, flags: Iterable[str]) -> list[str]:
+    """Flags that the name is nearly spelt like, else those that have all of its words; often none."""
+    import difflib
+
+    known = sorted(flags)
+    words = set(name.split("_")) - {""}
+    spelt = difflib.get_close_matches(name, known, n=_OFFERED, cutoff=_ALIKE)
+    worded = [flag for flag in known if len(words) > 1 and words <= set(flag.split("_"))]
+    return [*spelt, *(flag for flag in worded if flag not in spelt)][:_OFFERED]
 
 
 def _from_file(path: str) -> dict[str, tuple[Any, ...]]:

@@ -50,8 +50,17 @@ def test_a_malformed_space_is_refused_with_its_file(tmp_path: Path, text: str) -
 @pytest.mark.parametrize(
     ("given", "message", "hint"),
     [
-        ("nosuch=1,2", "knob 'nosuch' is no flag of vLLM", ""),
-        ("max_num_batched_token=1,2", "is no flag of vLLM", "max_num_batched_tokens"),
+        # Nothing is spelt nearly like it: no offer (`nnodes` would have the same letters n, o and s).
+        ("nosuch=1,2", "knob 'nosuch' is no flag of vLLM", "names are vLLM's, for example"),
+        ("batch=1,2", "is no flag of vLLM", "names are vLLM's, for example"),
+        ("max_seqs=1,2", "is no flag of vLLM", "did you mean max_num_seqs,"),
+        ("--max-num-seq=1,2", "is no flag of vLLM", "did you mean max_num_seqs"),
+        ("gpu_memory_utilisation=0.8,0.9", "is no flag of vLLM", "did you mean gpu_memory_utilization?"),
+        # All its words, with others between them.
+        ("max_tokens=1,2", "is no flag of vLLM", "max_num_batched_tokens"),
+        # vLLM 0.32.0 has no --num-scheduler-steps any more (removed in 0.10), nor is a length for the search.
+        ("num_schedule_steps=1,2", "is no flag of vLLM", "names are vLLM's, for example"),
+        ("max_model_length=1,2", "is no flag of vLLM", "names are vLLM's, for example"),
     ],
 )
 def test_a_knob_that_vllm_lacks_is_refused_before_anything_is_planned(
