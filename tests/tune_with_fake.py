@@ -19,8 +19,9 @@ from kvplan.config.serving import ServingConfig
 from kvplan.planning import PlanRequest
 from kvplan.report.tune_progress import LineWatcher, Standing
 from kvplan.tune.execute import EngineExecutor
+from kvplan.tune.request import TuneRequest
 from kvplan.tune.session import begin, go_on
-from kvplan.tune.setup import TuneRequest, prepare
+from kvplan.tune.setup import prepare
 
 if TYPE_CHECKING:
     from kvplan.engine.plan import LaunchPlan

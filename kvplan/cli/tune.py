@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvplan.report.tune import TuneReport
-    from kvplan.tune.setup import TuneRequest
+    from kvplan.tune.request import TuneRequest
 
 _SETTINGS = "vLLM settings that every launch gets"
 _WORKLOAD = "Target and workload"
@@ -256,7 +256,7 @@ def tune(
     from kvplan.planning import PlanRequest
     from kvplan.tune.knobs import read_knobs
     from kvplan.tune.problem import Constraints
-    from kvplan.tune.setup import TuneRequest
+    from kvplan.tune.request import TuneRequest
     from kvplan.units import bytes_from_gib
 
     folder = Path(runs_dir)

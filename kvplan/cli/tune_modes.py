@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from kvplan.load.records import Endpoint
     from kvplan.load.workload import Workload
     from kvplan.tune.journal import JournalContents
+    from kvplan.tune.request import TuneRequest
     from kvplan.tune.run import Watcher
-    from kvplan.tune.setup import Prepared, TuneRequest
+    from kvplan.tune.setup import Prepared
 
 Mode = Literal["tune", "server", "ladder"]
 _FLAG_OF: Final = {
@@ -146,8 +147,9 @@ def _search(runs_dir: Path) -> Callable[..., Path]:
     """The search of `kvplan tune`, for the ladder's last step."""
     from kvplan.planning import PlanRequest
     from kvplan.report.tune_progress import watching
+    from kvplan.tune.request import TuneRequest
     from kvplan.tune.session import begin, go_on
-    from kvplan.tune.setup import TuneRequest, prepare
+    from kvplan.tune.setup import prepare
 
     def search(request: TuneRequest, folder: Path | None, begins: Callable[[Path], None]) -> Path:
         with watching(runs_dir) as watch:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from kvplan.tune.journal import Journal, JournalContents
     from kvplan.tune.ladder import Rung
-    from kvplan.tune.setup import Prepared, TuneRequest
+    from kvplan.tune.request import TuneRequest
+    from kvplan.tune.setup import Prepared
 
 KIND: Final = "ladder"
 """`what` of the journal's first line."""
@@ -330,7 +331,7 @@ class _Climb:
             return self.request
         from kvplan.config.serving import ServingConfig
         from kvplan.planning import PlanRequest
-        from kvplan.tune.setup import TuneRequest
+        from kvplan.tune.request import TuneRequest
         from kvplan.units import GIB
 
         on_cpu = problem.device == "cpu"

@@ -15,11 +15,12 @@ from kvplan.engine.plan import printable_argv, printable_setup
 from kvplan.errors import InputError
 from kvplan.tune.assumed import AssumedServer
 from kvplan.tune.execute import EngineExecutor
+from kvplan.tune.expectations import LOAD_S, expected_start_s
 from kvplan.tune.identity import installed_vllm, run_context
 from kvplan.tune.journal import new_journal, refuse_mixing, reopened_journal
 from kvplan.tune.replay import nothing_left
+from kvplan.tune.resume import as_begun, prepare_again
 from kvplan.tune.run import TuneRun
-from kvplan.tune.setup import LOAD_S, as_begun, expected_start_s, prepare_again
 from kvplan.tune.strategies import search_of
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
     from kvplan.memory.hardware import GpuSpec
     from kvplan.tune.journal import Journal
+    from kvplan.tune.request import TuneRequest
     from kvplan.tune.run import Watcher
-    from kvplan.tune.setup import Prepared, TuneRequest
+    from kvplan.tune.setup import Prepared
     from kvplan.tune.trial import Trial
 
 

@@ -30,7 +30,8 @@ from kvplan.tune.ladder_result import RungResult
 from kvplan.tune.ladder_run import climb, climb_on, ladder_request, results_of, scale_of
 from kvplan.tune.ladder_rungs import RungMaker, middle_of
 from kvplan.tune.load_point import LoadPoint
-from kvplan.tune.setup import TuneRequest, prepare
+from kvplan.tune.request import TuneRequest
+from kvplan.tune.setup import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from kvplan.tune.knobs import read_knobs
 from kvplan.tune.probe_point import ProbePoint
 from kvplan.tune.problem import Constraints, Lengths, Problem, Space
 from kvplan.tune.recommend import Recommendation, recommend
-from kvplan.tune.setup import TuneRequest
+from kvplan.tune.request import TuneRequest
 from kvplan.tune.strategies import search_of
 from kvplan.units import GIB, MIB
 from tests.tiny_search import CARD, RULES

@@ -15,8 +15,10 @@ from kvplan.planning import PlanRequest
 from kvplan.report.tune_plan import plan_as_dict, render_plan
 from kvplan.tune.identity import workload_from_record, workload_record
 from kvplan.tune.problem import Problem
+from kvplan.tune.request import TuneRequest
+from kvplan.tune.resume import as_begun
 from kvplan.tune.session import forecast
-from kvplan.tune.setup import TuneRequest, as_begun, prepare
+from kvplan.tune.setup import prepare
 from kvplan.units import GIB
 
 CONFIG = {
