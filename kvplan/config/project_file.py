@@ -10,6 +10,9 @@ from kvplan.errors import InputError
 from kvplan.foreign import read_text
 
 FILE_NAME: Final = ".kvplan.yaml"
+SECOND_DOCUMENT: Final = "a second YAML document begins here, which nobody would read"
+"""Said by all commands alike: the first `---` after a key ends what counts."""
+ONE_DOCUMENT: Final = "put all keys into one document: take out the line ---"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ def _mapping(path: Path, text: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
+        if isinstance(error, yaml.composer.ComposerError) and "single document" in str(error.context):
+            raise InputError(f"{where}: {SECOND_DOCUMENT}", ONE_DOCUMENT) from error
         raise InputError(
             f"{where} is not YAML: {getattr(error, 'problem', None) or error}",
             "write lines like `model: qwen2-7b`",

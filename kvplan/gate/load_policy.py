@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvplan.config.project_file import FILE_NAME
+from kvplan.config.project_file import FILE_NAME, ONE_DOCUMENT
 from kvplan.errors import InputError, KvplanError, UnknownNameError
 from kvplan.gate.policy import Policy, Required, Waiver, refuse_long_waiver
 from kvplan.gate.repo_files import inside
@@ -75,10 +75,12 @@ class _Loader:
         )
 
     def _compose(self) -> Node | None:
-        from kvplan.gate.yaml_nodes import YamlError, compose
+        from kvplan.gate.yaml_nodes import SecondDocumentError, YamlError, compose
 
         try:
-            root = compose(self._text)
+            root = compose(self._text, only_one=True)
+        except SecondDocumentError as error:
+            raise InputError(f"{self._name}:{error.line}: {error}", ONE_DOCUMENT) from None
         except YamlError as error:
             raise InputError(
                 f"{self._name}:{error.line}: not YAML: {error}", "write lines like `gpu: l4`"

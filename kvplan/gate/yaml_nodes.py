@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from kvplan.config.project_file import SECOND_DOCUMENT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,6 +28,10 @@ class YamlError(ValueError):
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
         self.line = line
+
+
+class SecondDocumentError(YamlError):
+    """A text of one document has another behind it, which nobody would read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -177,18 +183,23 @@ def documents(text: str) -> Iterator[Node | YamlError]:
                 yield node
 
 
-def compose(text: str, first_line: int = 0) -> Node | None:
+def compose(text: str, first_line: int = 0, *, only_one: bool = False) -> Node | None:
     """The first document of the text, None when it holds nothing; `first_line` is added to every line.
 
     Raises:
+        SecondDocumentError: there are more, where only one may be.
         YamlError: not YAML, too deep, or too many nodes.
     """
     import yaml
 
     builder = _Builder(text, first_line)
+    is_complete = False
     try:
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-            if builder.take(event):
+            if is_complete and type(event).__name__ == "DocumentStartEvent":
+                raise SecondDocumentError(SECOND_DOCUMENT, builder.line_of(event))
+            is_complete |= builder.take(event)
+            if is_complete and not only_one:
                 break
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -228,8 +239,12 @@ class _Builder:
             self._add(target, None)
         return kind == "DocumentEndEvent"
 
+    def line_of(self, event: Any) -> int:
+        """The line that an event begins in."""
+        return int(self._first + event.start_mark.line + 1)
+
     def _mark(self, event: Any) -> tuple[int, int]:
-        return self._first + event.start_mark.line + 1, event.start_mark.column + 1
+        return self.line_of(event), event.start_mark.column + 1
 
     def _scalar(self, event: Any) -> Node:
         line, column = self._mark(event)

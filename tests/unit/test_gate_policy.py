@@ -553,8 +553,29 @@ def test_standard_input_that_is_closed_or_endless_is_one_line(
             ":3: kv_cache_dtype is there twice, first in line 2",
         ),
         ("? [a]\n: b\n", ":1: a key that is no word"),
+        ("gpu: l4\n---\nallowed: {trust_remote_code: []}\n", ":2: a second YAML document begins here"),
+        ("---\ngpu: l4\n...\n# and\n---\nrules: {KVP001: error}\n", ":5: a second YAML document begins here"),
+        ("---\n---\ngpu: l4\n", ":2: a second YAML document begins here"),
     ],
 )
 def test_a_policys_key_that_would_be_lost_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(FILE_NAME + message)):
         load(tmp_path, text)
+
+
+@pytest.mark.parametrize("command", [["check"], ["estimate", "--model", "qwen2-7b"]])
+def test_a_second_document_in_the_policy_is_exit_2_and_one_line(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / FILE_NAME).write_text("gpu: l40s\n---\nmin_headroom_gib: 2\n")
+    (tmp_path / "serve.sh").write_text(f"vllm serve {QWEN}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "kvplan", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (ExitCode.CANNOT_JUDGE, "")
+    assert f"{FILE_NAME}:2: a second YAML document begins here" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_marks_around_the_only_document_are_nothing_more(tmp_path: Path) -> None:
+    assert (
+        load(tmp_path, "%YAML 1.1\n--- # ours\ngpu: l40s\n...\n# the end\n").terms("serve.sh").gpu == "l40s"
+    )

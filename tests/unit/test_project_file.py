@@ -49,6 +49,7 @@ def test_an_empty_file_gives_nothing(tmp_path: Path) -> None:
         ("model: [a]\n", r"model is \['a'\], not a name"),
         ("model: true\n", "model is True, not a name"),
         ("- a\n", "is not a mapping"),
+        ("gpu: l4\n---\ngpu: h100\n", r"\.kvplan\.yaml:2: a second YAML document begins here"),
         ("model: 'a\n", r"\.kvplan\.yaml:2 is not YAML"),
     ],
 )
