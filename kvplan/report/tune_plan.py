@@ -26,7 +26,7 @@ def render_plan(prepared: Prepared, plan: LaunchForecast, output_format: str) ->
     problem = prepared.problem
     launches = "launch" if len(plan.trials) == 1 else "launches"
     head = (
-        f"{len(plan.trials)} {launches}, about {plan.minutes:.0f} min, if memory is as the model says "
+        f"{len(plan.trials)} {launches}, about {plan.minutes_text} min, if memory is as the model says "
         f"({plan.start_s:.0f} s a start: {plan.start_source})"
     )
     where = (
@@ -53,10 +53,11 @@ def render_plan(prepared: Prepared, plan: LaunchForecast, output_format: str) ->
     parts.append(f"```sh\n{commands}\n```" if markdown else commands)
     if prepared.assumptions:
         parts.append("assumed: " + "; ".join(prepared.assumptions))
-    if plan.minutes > prepared.budget.max_minutes:
+    if plan.most_minutes > prepared.budget.max_minutes:
+        verb = "does" if plan.minutes > prepared.budget.max_minutes else "may"
         parts.append(
-            f"the budget of {limit_min(prepared.budget.max_minutes)} does not hold this plan of about "
-            f"{plan.minutes:.0f} min: the run would end with what it has by then (--max-minutes)"
+            f"the budget of {limit_min(prepared.budget.max_minutes)} {verb} not hold this plan of about "
+            f"{plan.minutes_text} min: the run would end with what it has by then (--max-minutes)"
         )
     parts += [f"warning: {warning}" for warning in prepared.warnings]
     return "\n\n".join(parts)
@@ -78,6 +79,7 @@ def plan_as_dict(prepared: Prepared, plan: LaunchForecast) -> dict[str, Any]:
             "max_minutes": prepared.budget.max_minutes,
         },
         "expected_minutes": plan.minutes,
+        "expected_minutes_most": plan.most_minutes,
         "expected_start_s": plan.start_s,
         "expected_start_from": plan.start_source,
         "setup": plan.setup,

@@ -193,7 +193,7 @@ class Watching:
         plan = forecast(prepared, self.runs_dir)
         problem, budget = prepared.problem, prepared.budget
         _say(
-            f"run {folder.name}: about {len(plan.trials)} launches and {plan.minutes:.0f} min "
+            f"run {folder.name}: about {len(plan.trials)} launches and {plan.minutes_text} min "
             f"({plan.start_s:.0f} s a start: {plan.start_source}); at most {budget.max_launches} launches "
             f"and {budget.max_minutes:g} min; {problem.model} on a card of {format_gib(problem.card_bytes)}"
         )
@@ -201,7 +201,7 @@ class Watching:
             _say("assumed: " + "; ".join(prepared.assumptions))
         for warning in prepared.warnings:
             _say(f"warning: {warning}")
-        standing = Standing(len(plan.trials), 60 * plan.minutes / max(1, len(plan.trials)))
+        standing = Standing(len(plan.trials), plan.mean_trial_s)
         if not sys.stderr.isatty():
             return LineWatcher(standing)
         from rich.console import Console

@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.calibration.store import store_path
 from kvplan.config.project_file import read_project_file
 from kvplan.engine.interrupts import signals_as_interrupts
 from kvplan.engine.plan import printable_argv, printable_setup
 from kvplan.errors import InputError
+from kvplan.tune.answers import is_looked_at, is_reference
 from kvplan.tune.assumed import AssumedServer
 from kvplan.tune.execute import EngineExecutor
 from kvplan.tune.expectations import LOAD_S, expected_start_s
@@ -47,12 +48,38 @@ class LaunchForecast:
     start_s: float
     start_source: str
     minutes: float
+    """If each load is known after the fewest repeats."""
+    most_minutes: float
+    """If each launch's loads are repeated for as long as they may be (repeats.py)."""
+
+    @property
+    def minutes_text(self) -> str:
+        """`5` or `5 to 9`."""
+        least, most = f"{self.minutes:.0f}", f"{self.most_minutes:.0f}"
+        return least if least == most else f"{least} to {most}"
+
+    @property
+    def mean_trial_s(self) -> float:
+        """Seconds of a launch, in the middle of what is expected."""
+        return 30 * (self.minutes + self.most_minutes) / max(1, len(self.trials))
+
+
+_QUESTIONS_S: Final = 15.0
+"""Expected seconds of the questions about a server's answers; of the reference, which is asked twice, twice.
+Measured with the demo model on CPU: 12 to 14 s, and about 30 s (docs/quality.md)."""
 
 
 def forecast(prepared: Prepared, runs_dir: Path) -> LaunchForecast:
     """The search, answered by the memory model instead of by vLLM."""
     assumed = prepared.assumed
-    server = AssumedServer(prepared.problem, prepared.rules, assumed.non_kv_bytes, assumed.unbudgeted_bytes)
+    planner = prepared.planner
+    server = AssumedServer(
+        prepared.problem,
+        prepared.rules,
+        assumed.non_kv_bytes,
+        assumed.unbudgeted_bytes,
+        None if planner is None else planner.estimate,
+    )
     search_of(
         prepared.problem,
         prepared.rules,
@@ -63,15 +90,23 @@ def forecast(prepared: Prepared, runs_dir: Path) -> LaunchForecast:
     start_s, source = expected_start_s(prepared.problem, prepared.header["context"], runs_dir)
     executor = EngineExecutor(prepared.problem, prepared.workload, runs_dir / "RUN", None)
     launches = [executor.plan(trial.number, trial.spec) for trial in server.trials]
-    loaded = sum(1 for trial in server.trials if trial.survived)
-    minutes = (start_s * len(server.trials) + LOAD_S * loaded) / 60
+    loaded = [trial.spec for trial in server.trials if trial.survived]
+    questions_s = sum(
+        _QUESTIONS_S * (2 if is_reference(spec) else 1)
+        for spec in loaded
+        if is_looked_at(prepared.problem, spec)
+    )
+    seconds = start_s * len(server.trials) + LOAD_S * len(loaded) + questions_s
+    # A server that is up is asked on for as long as another start would take.
+    repeated = sum(1 for spec in loaded if any(level.most_repeats is not None for level in spec.levels))
     return LaunchForecast(
         trials=tuple(server.trials),
         setup=printable_setup(launches[0]),
         commands=tuple(printable_argv(launch) for launch in launches),
         start_s=start_s,
         start_source=source,
-        minutes=minutes,
+        minutes=seconds / 60,
+        most_minutes=(seconds + start_s * repeated) / 60,
     )
 
 

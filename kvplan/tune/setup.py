@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kvplan.load.workload import Workload
+    from kvplan.memory.planner import Planner
     from kvplan.planning import Planned
     from kvplan.tune.card import KvRules
     from kvplan.tune.expectations import Assumed
@@ -56,6 +57,8 @@ class Prepared:
     header: Mapping[str, Any]
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    planner: Planner | None = None
+    """The memory model of the run; None for one that is gone on with."""
 
 
 def prepare(request: TuneRequest, workload: Workload | None = None) -> Prepared:
@@ -122,6 +125,7 @@ def prepare(request: TuneRequest, workload: Workload | None = None) -> Prepared:
         header=header,
         assumptions=(*assumptions, *planned.assumptions),
         warnings=(*planned.warnings, *out_of_reach(problem, rules, assumed)),
+        planner=planned.planner,
     )
 
 
