@@ -27,12 +27,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+SHARED = (
+    "tests/browser/",
+    "tests/unit/html/",
+    "tests/unit/test_calibration_fit.py",
+    "tests/unit/test_load_bench.py",
+    "tests/unit/test_pre_commit.py",
+    "tests/unit/test_tune_faults.py",
+    "tests/unit/test_tune_server.py",
+)
+"""Tests here share something that takes seconds to make: one worker runs them."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if importlib.util.find_spec("vllm") is not None or config.getoption("--require-vllm"):
-        return
     skip = pytest.mark.skip(reason="vLLM is not installed: pip install 'kvplan-tuner[cpu]'")
+    without_vllm = importlib.util.find_spec("vllm") is None and not config.getoption("--require-vllm")
     for item in items:
-        if {"vllm", "vllm_full"} & set(item.keywords):
+        group = next((prefix for prefix in SHARED if item.nodeid.startswith(prefix)), None)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+        if without_vllm and {"vllm", "vllm_full"} & set(item.keywords):
             item.add_marker(skip)
 
 
