@@ -211,11 +211,16 @@ class _Run:
         return self._fixed
 
     def removed(self) -> list[LaunchFound]:
-        """Launches of the base that are gone."""
+        """Launches of the base that are gone. Those of a file that cannot be read now may still be there."""
         if self._base is None or self._base.name is None:
             return []
         kept = {id(launch) for launch in self._pairs.values()}
-        return [launch for launch in self._base.found.launches if id(launch) not in kept]
+        unread = {self._base.renames.get(path, path) for path in self._found.unread}
+        return [
+            launch
+            for launch in self._base.found.launches
+            if id(launch) not in kept and launch.path not in unread
+        ]
 
     def counts(self, comment: Comment) -> bool:
         """Whether a waiver in a comment counts: the base has it too, or need not."""

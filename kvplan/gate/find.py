@@ -167,6 +167,7 @@ def _quick_bytes(path: str) -> bytes | None:
 def _say_too_large(files: DiskFiles, name: str, found: Found) -> None:
     if files.is_large_text(name):
         found.not_read.append(NotRead(name, 1, "file too large, skipped"))
+        found.unread.add(name)
 
 
 def read_into(
@@ -186,10 +187,13 @@ def read_into(
         reading = read_text(path, text, files, how, named=named)
     except Exception as error:  # noqa: BLE001  whatever a reader may raise; it is said, and tests look for it
         found.not_read.append(NotRead(path, 1, f"{OWN_FAULT} ({type(error).__name__}): please report it"))
+        found.unread.add(path)
         found.named_unread |= named
         return
     unread = reading.unreadable and not reading.launches
     found.files_read += not unread
+    if unread:
+        found.unread.add(path)
     found.named_unread |= named and unread
     found.launches += reading.launches
     found.not_read += reading.not_read
@@ -223,6 +227,7 @@ def read_paths(paths: list[str], start: Path, how: HowToRead = AS_WRITTEN) -> Fo
             found.not_read += part.not_read
             found.comments += part.comments
             found.files_read += part.files_read
+            found.unread |= part.unread
             found.named_unread |= part.named_unread
         else:
             _read_named(found, root, below, how)
@@ -234,6 +239,7 @@ def _read_named(found: Found, root: Path, name: str, how: HowToRead) -> None:
     data = files.read_bytes(name)
     if data is None:
         found.not_read.append(NotRead(name, 1, "file too large or not readable, skipped"))
+        found.unread.add(name)
         found.named_unread = True
     elif is_telling(data) or posixpath.basename(name).lower().startswith("kustomization"):
         read_into(found, name, decode(data), files, how, named=True)

@@ -91,6 +91,8 @@ class Found:
     launches: list[LaunchFound] = field(default_factory=list)
     not_read: list[NotRead] = field(default_factory=list)
     files_read: int = 0
+    unread: set[str] = field(default_factory=set)
+    """Files that could not be read and gave no launch; each has its line in `not_read`."""
     named_unread: bool = False
     """Whether stdin, or a file that was named, could not be read and gave no launch."""
     comments: list[Comment] = field(default_factory=list)

@@ -56,7 +56,7 @@ def against(root: Path, ref: str, how: HowToRead = AS_WRITTEN, base_how: HowToRe
     old_names = {renames.get(name, name) for name in touched} | changed
     return Scope(
         commit=commit,
-        now=_only(whole, touched | changed, len(touched)),
+        now=_only(whole, touched | changed, len(touched - whole.unread)),
         before=find.read_commit(root, commit, old_names, base_how or how),
         renames=renames,
         changed=frozenset(changed),
@@ -69,6 +69,7 @@ def _only(whole: Found, names: set[str], files_read: int) -> Found:
         launches=[launch for launch in whole.launches if launch.path in names],
         not_read=[miss for miss in whole.not_read if miss.path in names],
         files_read=files_read,
+        unread=whole.unread & names,
         comments=[comment for comment in whole.comments if comment.path in names],
     )
 

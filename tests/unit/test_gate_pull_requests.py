@@ -16,6 +16,7 @@ import pytest
 
 from kvplan.errors import ExitCode, InputError
 from kvplan.gate.run import Asked, checked
+from kvplan.report.check.github import as_commands
 from kvplan.report.check.markdown import as_comment
 from kvplan.report.check.marker import Marker
 from kvplan.report.check.text import as_text
@@ -391,3 +392,38 @@ def test_a_required_launch_that_the_base_lacks_too_is_no_news(copy: Path) -> Non
     answer = judged(copy, base="lacking")
     assert [(item.rule, item.status) for item in answer.old] == [("KVP028", "unchanged")]
     assert answer.exit_code is ExitCode.OK
+
+
+BROKEN = CHAT.replace("          args:\n", "          args: [\n")
+UNASKED = POLICY.replace("    require_judged: true\n", "")
+
+
+def test_a_changed_file_that_cannot_be_read_is_no_pass_and_no_removal(copy: Path) -> None:
+    git(copy, "checkout", "--quiet", "-b", "asks-nothing")
+    commit(copy, {".kvplan.yaml": UNASKED}, "ask for nothing")
+    git(copy, "checkout", "--quiet", "-b", "broken")
+    commit(copy, {"deploy/chat.yaml": BROKEN}, "break")
+    answer = judged(copy, base="asks-nothing")
+    assert [miss.path for miss in answer.not_read] == ["deploy/chat.yaml"]
+    assert (answer.launches, answer.removed, answer.must_read) == ([], [], [])
+    assert answer.exit_code is ExitCode.CANNOT_JUDGE
+    line = answer.not_read[0].line
+    text = as_text(answer)
+    assert f"deploy/chat.yaml:{line}: not read: cannot parse this YAML document" in text
+    assert text.endswith("\n0 launches, 0 judged, 0 not judged, 1 not readable, 0 new findings")
+    assert as_commands(answer).startswith(f"::error file=deploy/chat.yaml,line={line},")
+
+
+def test_a_changed_file_that_cannot_be_read_is_listed_beside_one_that_can(copy: Path) -> None:
+    git(copy, "checkout", "--quiet", "-b", "asks-nothing")
+    commit(copy, {".kvplan.yaml": UNASKED}, "ask for nothing")
+    git(copy, "checkout", "--quiet", "-b", "broken")
+    (copy / "deploy" / "chat.yaml").rename(copy / "deploy" / "eu.yaml")
+    commit(copy, {"deploy/eu.yaml": BROKEN, "legacy/serve.sh": LEGACY + "# moved\n"}, "break")
+    answer = judged(copy, base="asks-nothing")
+    assert [miss.path for miss in answer.not_read] == ["deploy/eu.yaml"]
+    assert [item.change for item in answer.launches] == ["unchanged"]
+    assert (answer.exit_code, answer.removed) == (ExitCode.OK, [])
+    assert ", 1 not readable, " in as_text(answer)
+    assert "\n::notice file=deploy/eu.yaml," in as_commands(answer)
+    assert "deploy/eu.yaml" in as_comment(answer, Marker("default", 1))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kvplan.report.check.safe import clean, clean_path, told_of
 
 if TYPE_CHECKING:
+    from kvplan.gate.found import NotRead
     from kvplan.gate.result import Checked, Finding, LaunchResult
 
 MOST_OF_A_KIND: Final = 10
@@ -18,11 +19,17 @@ _COMMANDS: Final = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def as_commands(checked: Checked) -> str:
-    """The annotations, errors first; the launches that had to be judged and could not be are errors too."""
+    """The annotations, errors first; what had to be judged or read and could not be is an error too."""
     lines: dict[str, list[str]] = {"error": [], "warning": [], "note": []}
     for finding in checked.findings:
         lines[finding.severity].append(_command(finding))
     lines["error"] += [_unmet(item) for item in checked.unmet]
+    must_read = checked.not_read if checked.found.nothing_read else checked.must_read
+    lines["error"] += [_unread("error", miss) for miss in must_read]
+    if (
+        checked.base is not None
+    ):  # of a whole tree it would be said at every run, of files that nobody touched
+        lines["note"] += [_unread("notice", miss) for miss in checked.not_read if miss not in must_read]
     out: list[str] = []
     left_out = 0
     for of_one_kind in lines.values():
@@ -53,6 +60,17 @@ def _unmet(item: LaunchResult) -> str:
         line=launch.line,
         endLine=launch.line,
         title="kvplan check: not judged",
+    )
+
+
+def _unread(kind: str, miss: NotRead) -> str:
+    return command(
+        kind,
+        f"could not be read: {clean(miss.reason)}",
+        file=clean_path(miss.path),
+        line=miss.line,
+        endLine=miss.line,
+        title="kvplan check: not readable",
     )
 
 

@@ -77,6 +77,7 @@ def _count(checked: Checked) -> str:
     text = (
         f"{total} launch{'' if total == 1 else 'es'}, {len(checked.judged)} judged, "
         f"{len(checked.not_judged)} not judged"
+        + (f", {len(checked.not_read)} not readable" if checked.not_read else "")
     )
     if checked.upgrade_to is not None:
         alone = pinning_none(checked)

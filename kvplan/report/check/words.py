@@ -67,7 +67,8 @@ def is_quiet(checked: Checked) -> bool:
     """Whether the change has nothing to do with any launch: then nothing is posted."""
     if not compares(checked) or checked.verdict != "passes":
         return False
-    return not (shown_launches(checked) or checked.findings or checked.fixed or checked.removed)
+    changed = shown_launches(checked) or checked.findings or checked.fixed or checked.removed
+    return not (changed or checked.not_read)
 
 
 def sentence(checked: Checked) -> str:

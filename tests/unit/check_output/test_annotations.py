@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def test_a_finding_is_an_annotation_on_the_line_of_its_flag(broken: Checked) -> None:
     assert as_commands(broken) == (
         "::error file=deploy/chat.yaml,line=19,endLine=19,title=KVP001 will-not-start::"
-        "will not start on NVIDIA L4; passes with --max-model-len 30000"
+        "will not start on NVIDIA L4; passes with --max-model-len 30000\n"
+        "::notice file=deploy/odd.yaml,line=2,endLine=2,title=kvplan check%3A not readable::"
+        "could not be read: cannot parse this YAML document"
     )
 
 
@@ -32,11 +34,13 @@ def test_what_ends_a_property_or_a_line_is_escaped() -> None:
 
 def test_hostile_names_make_one_command_a_line_and_no_second_one(hostile: Checked) -> None:
     lines = as_commands(hostile).splitlines()
-    assert len(lines) == 1
-    properties = lines[0].removeprefix("::error ").partition("::")[0]
-    assert [part.partition("=")[0] for part in properties.split(",")] == ["file", "line", "endLine", "title"]
-    assert "hf_abc" not in lines[0]
-    assert "\x1b" not in lines[0]
+    assert [line.partition(" ")[0] for line in lines] == ["::error", "::notice"]
+    for line in lines:
+        properties = line.partition(" ")[2].partition("::")[0]
+        keys = [part.partition("=")[0] for part in properties.split(",")]
+        assert keys == ["file", "line", "endLine", "title"]
+        assert "hf_abc" not in line
+        assert "\x1b" not in line
 
 
 def test_ten_errors_and_ten_warnings_are_shown_errors_first_and_the_rest_is_counted() -> None:
