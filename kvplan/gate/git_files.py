@@ -10,6 +10,7 @@ from kvplan.errors import InputError
 from kvplan.gate.repo_files import MAX_FILE_BYTES, decode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import IO
 
@@ -21,19 +22,34 @@ GIT_SAFE: Final = (
     "core.hooksPath=/dev/null",
     "-c",
     "core.quotePath=false",
+    "-c",
+    "safe.bareRepository=explicit",  # a folder of the change that looks like a repository is none
 )
+"""Before every command: no program that the configuration names is started by it."""
 _NO_GIT: Final = ("git is not installed", "give files instead of --base")
 
 
-def git(root: Path, *arguments: str) -> str:
+def git(root: Path, *arguments: str, settings: Sequence[str] = ()) -> str:
     """What git answers; names of files as Python's own functions write them.
+
+    Args:
+        root: the repository.
+        arguments: the command and its own.
+        settings: what its configuration shall say for this one call, as `-c` takes it.
 
     Raises:
         InputError: git is missing or says no; its last line is the message.
     """
     try:
         result = subprocess.run(
-            ["git", *GIT_SAFE, "-C", str(root), *arguments],  # noqa: S607  the user's git
+            [  # noqa: S607  the user's git
+                "git",
+                *GIT_SAFE,
+                *(word for setting in settings for word in ("-c", setting)),
+                "-C",
+                str(root),
+                *arguments,
+            ],
             capture_output=True,
             check=False,
             timeout=120,
@@ -52,6 +68,27 @@ def git(root: Path, *arguments: str) -> str:
             "run it by hand in the repository to see why",
         )
     return os.fsdecode(result.stdout)
+
+
+def without_filters(root: Path) -> list[str]:
+    """Settings that switch off every content filter, for a command that compares files of the working tree.
+
+    A pull request's `.gitattributes` says which file goes through which filter; what the filter runs is the
+    user's configuration. Git has no option to leave them all out, only one by one.
+
+    Raises:
+        InputError: one has a name that cannot be given on a command line.
+    """
+    keys = git(root, "config", "--null", "--name-only", "--list").split("\0")
+    names = {key.removeprefix("filter.").rpartition(".")[0] for key in keys if key.startswith("filter.")}
+    for name in names:
+        if "=" in name:
+            raise InputError(
+                f"git's configuration has a filter named {name!r}: it cannot be switched off for one command",
+                "give it a name without =",
+            )
+    off = ("clean=", "process=", "required=false")
+    return [f"filter.{name}.{setting}" for name in sorted(names) for setting in off]
 
 
 def _environment() -> dict[str, str]:

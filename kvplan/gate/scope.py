@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvplan.gate import find
 from kvplan.gate.found import Found
-from kvplan.gate.git_files import git
+from kvplan.gate.git_files import git, without_filters
 from kvplan.gate.terms import AS_WRITTEN
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def _changes(root: Path, commit: str) -> tuple[dict[str, str], set[str]]:
         "--ignore-submodules",
         commit,
         "--",
+        settings=without_filters(root),
     )
     fields = iter(out.split("\0"))
     renames: dict[str, str] = {}

@@ -12,6 +12,8 @@ from kvplan.errors import InputError
 from kvplan.gate.find import read_commit, read_tree, repository_root, tree_files
 from kvplan.gate.git_files import GitFiles
 from kvplan.gate.repo_files import MAX_FILE_BYTES
+from kvplan.gate.run import Asked, checked
+from kvplan.gate.scope import against
 
 SERVE = "vllm serve Qwen/Qwen2.5-7B-Instruct --max-model-len 8192\n"
 USER = ("-c", "user.name=t", "-c", "user.email=t@example.org")
@@ -98,3 +100,87 @@ def test_a_large_text_is_said_and_a_large_program_is_not(tmp_path: Path) -> None
     (tmp_path / "program").write_bytes(b"\x7fELF\0" + b"#" * MAX_FILE_BYTES)
     found = read_tree(tmp_path, tree_files(tmp_path))
     assert [(miss.path, miss.reason) for miss in found.not_read] == [("large.sh", "file too large, skipped")]
+
+
+PROGRAMS = (
+    "filter.evil.clean",
+    "filter.evil.smudge",
+    "filter.long.process",
+    "filter.a.b.clean",
+    "filter.never chosen.clean",
+    "diff.evil.textconv",
+    "diff.evil.command",
+    "diff.external",
+    "core.fsmonitor",
+    "core.pager",
+    "core.sshCommand",
+)
+"""Settings that make git start a program."""
+ATTRIBUTES = """\
+*.sh filter=evil diff=evil
+*.yaml filter=long diff=evil
+*.conf filter=a.b
+"""
+
+
+def booby_trapped(root: Path) -> tuple[Path, str]:
+    """A folder that fills when git starts any program of its configuration; and the base commit."""
+    (root / "kept.sh").write_text(SERVE)
+    (root / "changed.sh").write_text(SERVE)
+    (root / "own.conf").write_text("[x]\n")
+    (root / "moved.yaml").write_text(f"# {SERVE}" * 20)
+    base = commit(root)
+    git(root, "mv", "moved.yaml", "new.yaml")
+    traces = root.parent / f"{root.name}-traces"
+    traces.mkdir()
+    for number, name in enumerate(PROGRAMS):
+        program = traces.parent / f"{root.name}-program-{number}"
+        program.write_text(f'#!/bin/sh\ntouch "{traces}/{number}"\n[ -t 0 ] || cat\n')
+        program.chmod(0o755)
+        git(root, "config", name, str(program))
+    for driver in ("evil", "long", "a.b"):
+        git(root, "config", f"filter.{driver}.required", "true")
+    hooks = root / ".git" / "hooks"
+    for hook in ("post-index-change", "post-checkout", "pre-commit", "fsmonitor-watchman"):
+        (hooks / hook).write_text(f'#!/bin/sh\ntouch "{traces}/{hook}"\n')
+        (hooks / hook).chmod(0o755)
+    # The change: two files, a new name, times that tell git nothing, and what runs on them.
+    (root / "changed.sh").write_text(SERVE.replace("8192", "4096"))
+    (root / "own.conf").write_text("[y]\n")
+    (root / "new.yaml").write_text(f"# {SERVE}" * 21)
+    (root / "kept.sh").write_text(SERVE)
+    os.utime(root / "kept.sh", (1, 1))
+    (root / ".gitattributes").write_text(ATTRIBUTES)
+    return traces, base
+
+
+def test_nothing_that_gits_configuration_names_is_started(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    root.mkdir()
+    traces, base = booby_trapped(root)
+    scope = against(root, base)
+    read_tree(root, tree_files(root))
+    checked(Asked(here=root, base=base, gpu="l40s"))
+    checked(Asked(here=root, gpu="l40s"))
+    assert list(traces.iterdir()) == []
+    assert scope.changed == {"changed.sh", "own.conf", "moved.yaml", "new.yaml", ".gitattributes"}
+    assert scope.renames == {"new.yaml": "moved.yaml"}
+    assert [launch.flags["max_model_len"] for launch in scope.now.launches] == [4096]
+    assert [launch.flags["max_model_len"] for launch in scope.before.launches] == [8192]
+
+
+def test_the_trap_works(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    root.mkdir()
+    traces, base = booby_trapped(root)
+    subprocess.run(["git", "diff", base], cwd=root, check=False, capture_output=True)  # noqa: S607
+    names = ("filter.evil.clean", "filter.long.process", "filter.a.b.clean", "core.fsmonitor")
+    assert {trace.name for trace in traces.iterdir()} >= {str(PROGRAMS.index(name)) for name in names}
+
+
+def test_a_filter_that_cannot_be_switched_off_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text(SERVE)
+    head = commit(tmp_path)
+    git(tmp_path, "config", "filter.a=b.clean", "touch x; cat")
+    with pytest.raises(InputError, match=r"a filter named 'a=b'"):
+        against(tmp_path, head)
