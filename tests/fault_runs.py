@@ -12,38 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.units import MIB
 from tests.faults import Phase, Role, Tuner, trial_lines, wait_for
+from tests.tiny_model import make_model
 
 if TYPE_CHECKING:
     import subprocess
 
 TESTS: Final = Path(__file__).parent
-CONFIG: Final = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-}
 PROBLEM: Final = (
     *("--device", "cpu", "--gpu-memory-gib", "0.25", "--target-concurrency", "4"),
     *("--input-len", "32", "--output-len", "4", "--enforce-eager", "--kv-cache-dtype", "auto"),
     *("--block-size", "128", "--max-num-seqs", "4", "--strategy", "grid", "--format", "json"),
 )
 """A card of 256 MiB, four users, and a grid over the utilisation alone."""
-
-
-def make_model(folder: Path) -> Path:
-    """Enough of a model for the fake: its configuration."""
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    return folder
 
 
 def tuner_in(folder: Path) -> Tuner:

@@ -32,6 +32,7 @@ from kvplan.tune.ladder_rungs import RungMaker, middle_of
 from kvplan.tune.load_point import LoadPoint
 from kvplan.tune.request import TuneRequest
 from kvplan.tune.setup import prepare
+from tests.tiny_model import make_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,20 +45,6 @@ FAKE = ROOT / "tests" / "fake_tunable_vllm.py"
 DEMO = ROOT / "tests" / "data" / "runs" / "demo-cpu"
 
 
-CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-}
 GENERATES = """
 import json, sys
 spec = json.load(open(sys.argv[1]))
@@ -77,9 +64,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(module, "installed_vllm", lambda: "0.32.0")
     monkeypatch.setenv("KVPLAN_LOCK_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
-    return tmp_path / "model"
+    return make_model(tmp_path / "model")
 
 
 SMALL = {"target_concurrency": 2, "input_len": 64, "output_len": 8}
@@ -378,7 +363,7 @@ def test_another_model_is_not_mixed_into_a_ladder(model: Path, maker: type[Maker
     runs = tmp_path / "runs"
     tuned_run(runs, model)
     folder, _ = climbed(model, runs)
-    (model / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": 5}))
+    make_model(model, num_hidden_layers=5)
 
     with pytest.raises(InputError, match="was made differently: model"):
         climb_on(folder, TuneRequest(PlanRequest()), runs, quiet, tuned_run=None, search=no_search)

@@ -30,7 +30,6 @@ from tests.fault_runs import (
     Copied,
     LongRun,
     grid,
-    make_model,
     tuner_in,
 )
 from tests.faults import (
@@ -42,6 +41,7 @@ from tests.faults import (
     trial_lines,
     wait_for,
 )
+from tests.tiny_model import make_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

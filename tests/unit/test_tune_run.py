@@ -16,25 +16,12 @@ import pytest
 from kvplan.engine.lock import device_lock
 from kvplan.report.tune import TuneReport
 from kvplan.tune.journal import FILE_NAME, JournalContents, read_journal
+from tests.tiny_model import make_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TESTS = Path(__file__).parents[1]
-CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-}
 
 
 class Tuner:
@@ -43,9 +30,7 @@ class Tuner:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.runs = folder / "runs"
-        self.model = folder / "model"
-        self.model.mkdir()
-        (self.model / "config.json").write_text(json.dumps(CONFIG))
+        self.model = make_model(folder / "model")
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, *resume: str, **env: str) -> subprocess.Popen[str]:

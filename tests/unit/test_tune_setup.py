@@ -20,30 +20,14 @@ from kvplan.tune.resume import as_begun
 from kvplan.tune.session import forecast
 from kvplan.tune.setup import prepare
 from kvplan.units import GIB
-
-CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 1024,
-    "torch_dtype": "bfloat16",
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-}
+from tests.tiny_model import make_model
 
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("kvplan.tune.setup.installed_vllm", lambda: "0.32.0")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
-    return str(tmp_path / "model")
+    return str(make_model(tmp_path / "model", max_position_embeddings=1024))
 
 
 def request(model: str | None, **changes: Any) -> TuneRequest:
