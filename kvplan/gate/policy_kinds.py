@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from _typeshed import DataclassInstance
+
     Path = tuple[str | int, ...]
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound="DataclassInstance")
 
 
 class WrongValueError(Exception):
@@ -68,7 +70,7 @@ def read_keys(model: type[_T], value: Any) -> _T:
     """
     if not isinstance(value, dict):
         raise WrongValueError("not a mapping")
-    known = {one.name: one for one in dataclasses.fields(model)}  # type: ignore[arg-type]  # a dataclass
+    known = {one.name: one for one in dataclasses.fields(model)}
     said: dict[str, Any] = {}
     for name, item in value.items():
         if name not in known:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from kvplan.gate.judge import Judged
     from kvplan.gate.result import Finding, Severity
+    from kvplan.gate.rules.passing import Test
     from kvplan.memory.estimate import Estimate
     from kvplan.memory.interval import Interval
 
@@ -236,12 +237,12 @@ class CapacityRegression(Rule):
         return Sight(f"{tokens:,.0f} KV tokens{_copies(case.replicas)}", tokens)
 
     @staticmethod
-    def _passing(case: Case, enough: object) -> str | None:
+    def _passing(case: Case, enough: Test) -> str | None:
         judged, base = case.judged, case.base
         if judged is None or base is None:
             return None
         undo = [{flag: value} for flag, value in _changed_flags(judged, base)]
-        found = first_that_passes(case, [*undo, *more_memory(judged)], enough)  # type: ignore[arg-type]
+        found = first_that_passes(case, [*undo, *more_memory(judged)], enough)
         if found is None and case.replicas < case.base_replicas:
             return f"replicas: {case.base_replicas}"
         return found

@@ -183,7 +183,8 @@ def compose(deployment: Deployment) -> str:
 def kubernetes(deployment: Deployment) -> str:
     """A Deployment; its args are the recommendation."""
     memory = {"name": "shm", "emptyDir": {"medium": "Memory"}}
-    mounts, volumes = [{"name": "shm", "mountPath": "/dev/shm"}], [memory]  # noqa: S108  inside the container
+    mounts: list[dict[str, Any]] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108  inside the container
+    volumes = [memory]
     container: dict[str, Any] = {
         "name": "vllm",
         "image": f"{deployment.image}:{deployment.tag}",
@@ -194,7 +195,7 @@ def kubernetes(deployment: Deployment) -> str:
         "resources": {"limits": _limits(deployment)},
     }
     if deployment.is_folder:
-        mounts.append({"name": "model", "mountPath": deployment.model_inside, "readOnly": True})  # type: ignore[dict-item]
+        mounts.append({"name": "model", "mountPath": deployment.model_inside, "readOnly": True})
         volumes.append({"name": "model", "hostPath": {"path": deployment.model}})
     else:
         secret = {"name": "hf-token", "key": "token", "optional": True}
