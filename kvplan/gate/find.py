@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from kvplan.config.project_file import FILE_NAME
 from kvplan.errors import InputError
+from kvplan.gate.candidates import is_candidate_name, is_telling
 from kvplan.gate.found import Comment, Found, NotRead
 from kvplan.gate.git_files import GitFiles, git
-from kvplan.gate.read import is_candidate_name, is_telling, read_text
+from kvplan.gate.read import read_text
 from kvplan.gate.repo_files import MAX_FILE_BYTES, DiskFiles, NotedFiles, decode
 from kvplan.gate.terms import AS_WRITTEN
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kvplan.gate.candidates import _TOKENS, is_telling
 from kvplan.gate.find import read_paths
-from kvplan.gate.read import _TOKENS, is_telling, read_text
+from kvplan.gate.read import read_text
 from kvplan.gate.repo_files import DiskFiles, inside
 from kvplan.gate.scope import against
 from kvplan.gate.terms import HowToRead

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kvplan.gate.read import is_candidate_name
+from kvplan.gate.candidates import is_candidate_name
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("kvplan", "profiles", "docs", "pyproject.toml", "README.md", "LICENSE", ".pre-commit-hooks.yaml")

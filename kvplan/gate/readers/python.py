@@ -8,25 +8,14 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kvplan.config.flag_table import flag_table
-from kvplan.gate.argv import CommandReader
-from kvplan.gate.flags import ParsedFlags
-from kvplan.gate.readers.python_values import (
-    Scope,
-    Val,
-    defaulted_names,
-    dotted,
-    fold,
-    keywords,
-    name_of,
-    plain,
-    present,
-)
+from kvplan.gate.readers.python_branches import after_all_ways, copied
+from kvplan.gate.readers.python_launches import PythonLaunches, arguments_of
+from kvplan.gate.readers.python_scope import Scope, Val, dotted, name_of
+from kvplan.gate.readers.python_values import fold, keywords
 from kvplan.gate.reading import Surroundings
-from kvplan.gate.shell import read_shell
-from kvplan.gate.taint import Word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,13 +67,12 @@ class _PythonReader:
         self._engines: dict[str, str] = {}
         self._modules: set[str] = set()
         self._seen: set[int] = set()
-        self._launched: set[int] = set()
         self._gpu: tuple[str | None, int | None] = (None, None)
         self._name: str | None = None
         self._depth = 0
         self._open: list[dict[str, tuple[ast.Call, dict[str, Val]]]] = []
         """Engine arguments of the blocks around, by the name they have: attributes may still be set."""
-        self._commands = CommandReader(reading, self._run_text)
+        self._launches = PythonLaunches(reading)
 
     def run(self) -> None:
         """Walk the module, then each function with the names that it sees."""
@@ -101,7 +89,7 @@ class _PythonReader:
             elif isinstance(node, ast.Global):
                 scope.rebound |= set(node.names)
         self._block(self._tree.body, scope)
-        self._leftover(scope)
+        self._launches.leftover(scope, self._around())
 
     def _import_from(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
@@ -200,7 +188,7 @@ class _PythonReader:
             else:
                 inner.names[argument] = Val(value.value, (), (*value.defaulted, argument))
         self._block(node.body, inner)
-        self._leftover(inner)
+        self._launches.leftover(inner, self._around())
         self._gpu, self._name = before, name
 
     def _decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: Scope) -> None:
@@ -213,16 +201,16 @@ class _PythonReader:
                     self._gpu = _modal_gpu(fold(keyword.value, scope), keyword.value, scope)
 
     def _branches(self, arms: list[Sequence[ast.stmt]], condition: str, scope: Scope) -> None:
-        before = {name: _copied(value) for name, value in scope.names.items()}
+        before = {name: copied(value) for name, value in scope.names.items()}
         results: list[dict[str, Val]] = []
         for arm in arms:
-            scope.names = {name: _copied(value) for name, value in before.items()}
+            scope.names = {name: copied(value) for name, value in before.items()}
             self._block(arm, scope)
             results.append(scope.names)
         merged: dict[str, Val] = {}
         for name in dict.fromkeys(key for result in results for key in result):
             values = [result.get(name) for result in results]
-            merged[name] = _merged(name, before.get(name), values, condition)
+            merged[name] = after_all_ways(name, before.get(name), values, condition)
         scope.names = merged
 
     def _assign(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, scope: Scope) -> None:
@@ -263,7 +251,7 @@ class _PythonReader:
             self._engine_args(name, *earlier, scope)
         for attribute in [key for key in scope.names if key.startswith(f"{name}.")]:
             del scope.names[attribute]
-        self._open[-1][name] = (node, _arguments(node, scope))
+        self._open[-1][name] = (node, arguments_of(node, scope))
 
     def _engine_args(self, name: str, call: ast.Call, values: dict[str, Val], scope: Scope) -> None:
         known = flag_table().flags
@@ -276,7 +264,7 @@ class _PythonReader:
                 values[attribute] = value
             else:
                 dropped.append(attribute)
-        self._llm(call, values, dropped)
+        self._launches.engine(call, values, self._around(), dropped)
 
     def _mutation(self, node: ast.expr, scope: Scope) -> None:
         """`cmd.append(x)`, `cmd.extend([...])`, `kwargs.update(...)`."""
@@ -315,11 +303,11 @@ class _PythonReader:
         name = dotted(node.func)
         engine = self._engine(name)
         if engine == "LLMConfig":
-            self._ray(node, scope)
+            self._launches.ray(node, scope, self._around())
         elif engine is not None:
-            self._llm(node, _arguments(node, scope))
+            self._launches.engine(node, arguments_of(node, scope), self._around())
         elif _RUNNERS.fullmatch(name) and node.args:
-            self._command(node, name, scope)
+            self._launches.command(node, name, scope, self._around())
 
     def _engine(self, name: str) -> str | None:
         if name in self._engines:
@@ -335,200 +323,6 @@ class _PythonReader:
 
     def _around(self) -> Surroundings:
         return Surroundings("python", gpu=self._gpu[0], num_gpus=self._gpu[1], name=self._name)
-
-    def _llm(self, node: ast.Call, values: dict[str, Val], dropped: Sequence[str] = ()) -> None:
-        """One launch; `dropped` are attributes set on its arguments that vLLM never looks at."""
-        result = ParsedFlags(ignored=dict.fromkeys(dropped))
-        _take(values, result)
-        if (
-            not node.args
-            and all(k.arg is None and _is_engine_copy(k.value) for k in node.keywords)
-            and node.keywords
-        ):
-            # LLM(**asdict(engine_args)): the EngineArgs call is the launch.
-            return
-        place = (node.lineno, node.col_offset + 1)
-        self._reading.record(result, place, self._around())
-
-    def _ray(self, node: ast.Call, scope: Scope) -> None:
-        values = keywords(node, scope)
-        result = ParsedFlags()
-        kwargs = values.get("engine_kwargs")
-        if kwargs is not None and isinstance(kwargs.value, dict):
-            _take(kwargs.value, result)
-        elif kwargs is not None:
-            result.unresolved.update(dict.fromkeys(kwargs.unknown))
-        loading = values.get("model_loading_config")
-        inner = loading.value if loading is not None and isinstance(loading.value, dict) else {}
-        for key in ("model_source", "model_id"):
-            found = inner.get(key)
-            if found is not None and result.model is None and not result.unresolved_flags.get("model"):
-                _take({"model": found}, result)
-        accelerator = values.get("accelerator_type")
-        gpu = accelerator.value if accelerator is not None and isinstance(accelerator.value, str) else None
-        around = self._around().but(gpu=gpu or self._gpu[0], gpus_from_parallelism=True)
-        self._reading.record(result, (node.lineno, node.col_offset + 1), around)
-
-    def _command(self, node: ast.Call, name: str, scope: Scope) -> None:
-        first = node.args[0]
-        value = fold(first, scope)
-        arguments = value.value if isinstance(value.value, list) else None
-        if "exec" in name and not isinstance(value.value, list) and len(node.args) > 1:
-            rest = [fold(a.value if isinstance(a, ast.Starred) else a, scope) for a in node.args[1:]]
-            flat = [item for v in rest for item in (v.value if isinstance(v.value, list) else [v])]
-            arguments = flat if "os.exec" in name else [value, *flat]
-        if arguments is not None:
-            self._launched.add(id(value.value))
-            words = [self._word(item, node.lineno) for item in arguments]
-            if len(words) > 2 and words[0].text.rpartition("/")[2] in {"bash", "sh"}:
-                self._commands.read(words, self._around())
-            else:
-                self._commands.read(words, self._around())
-            return
-        text = self._text(first, value, scope)
-        if "vllm" in text:
-            place = Word("", first.lineno, first.col_offset + 1)
-            self._run_text(text, place, self._around())
-
-    def _text(self, node: ast.expr, value: Val, scope: Scope) -> str:
-        """A command text; of an f-string the unknown parts are marked, the rest is kept."""
-        if isinstance(value.value, str):
-            return value.value
-        parts = node.values if isinstance(node, ast.JoinedStr) else []
-        if isinstance(node, ast.Name):
-            return ""
-        out = ""
-        for part in parts:
-            inner = part.value if isinstance(part, ast.FormattedValue) else part
-            folded = present(fold(inner, scope), inner, scope)
-            out += self._word(folded, node.lineno).text
-        return out
-
-    def _word(self, item: Val, line: int) -> Word:
-        taint = self._reading.taint
-        if item.unknown:
-            text = "".join(taint.unknown(name) for name in item.unknown)
-        else:
-            text = "".join(taint.defaulted(name, "") for name in item.defaulted) + str(item.value)
-        return Word(text, item.line or line, item.column)
-
-    def _run_text(self, text: str, word: Word, around: Surroundings) -> None:
-        read_shell(
-            text,
-            self._reading,
-            around,
-            lambda row, column, _: (word.line + row, word.column if row == 0 else column + 1),
-        )
-
-    def _leftover(self, scope: Scope) -> None:
-        """Argument lists that are built here and handed to something that is not followed."""
-        for value in scope.names.values():
-            items = value.value
-            if not isinstance(items, list) or id(items) in self._launched or len(items) < 2:
-                continue
-            self._launched.add(id(items))
-            texts = [item.value for item in items[:4] if isinstance(item, Val)]
-            head = [text for text in texts if isinstance(text, str)]
-            if head[:2] == ["vllm", "serve"] or (
-                "-m" in head and any(t.startswith("vllm.entrypoints") for t in head)
-            ):
-                line = items[0].line or 1
-                self._commands.read([self._word(item, line) for item in items], self._around())
-
-
-def _arguments(node: ast.Call, scope: Scope) -> dict[str, Val]:
-    """What `LLM(…)` and `EngineArgs(…)` are called with."""
-    values = keywords(node, scope)
-    for name, argument in zip(("model", "tokenizer"), node.args, strict=False):
-        if not isinstance(argument, ast.Starred):
-            values.setdefault(name, fold(argument, scope))
-    return values
-
-
-def _take(values: dict[str, Val], result: ParsedFlags) -> None:
-    table = flag_table().flags
-    for name, value in values.items():
-        if name == "**":
-            result.unresolved.update(dict.fromkeys(value.unknown))
-            continue
-        names: list[str] = []
-        typed: Any = plain(value, names)
-        result.places[name] = (value.line, value.column)
-        result.defaulted.update(dict.fromkeys(defaulted_names(value)))
-        if names:
-            result.unresolved.update(dict.fromkeys(names))
-            result.unresolved_flags[name] = tuple(names)
-        elif name == "model":
-            result.model = str(typed) if typed is not None else None
-            result.model_place = (value.line, value.column)
-        elif typed is None:
-            result.ignored[name] = None
-        elif name in table or name in _LLM_ONLY:
-            result.flags[name] = (
-                [typed] if name in table and table[name].many and isinstance(typed, str) else typed
-            )
-        else:
-            result.unknown_flags[name] = None
-
-
-_LLM_ONLY: Final = frozenset(
-    {
-        "swap_space",
-        "max_seq_len_to_capture",
-        "max_context_len_to_capture",
-        "structured_outputs_config",
-        "attention_config",
-    }
-)
-
-
-def _is_engine_copy(node: ast.expr) -> bool:
-    """`asdict(engine_args)`, `vars(engine_args)`, `engine_args.__dict__`."""
-    if isinstance(node, ast.Attribute):
-        return node.attr == "__dict__"
-    return (
-        isinstance(node, ast.Call)
-        and dotted(node.func).rpartition(".")[2] in {"asdict", "vars"}
-        and bool(node.args and "args" in dotted(node.args[0]) and dotted(node.args[0]) != "args")
-    )
-
-
-def _copied(value: Val) -> Val:
-    inner = value.value
-    return Val(
-        inner.copy() if isinstance(inner, list | dict) else inner,
-        value.unknown,
-        value.defaulted,
-        value.line,
-        value.column,
-    )
-
-
-def _merged(name: str, before: Val | None, values: list[Val | None], condition: str) -> Val:
-    present = [value for value in values if value is not None]
-    first = present[0]
-    if len(present) == len(values) and all(
-        v.value == first.value and v.unknown == first.unknown for v in present
-    ):
-        return first
-    base = before.value if before is not None else None
-    if isinstance(base, list) and all(
-        isinstance(v.value, list) and v.value[: len(base)] == base for v in present
-    ):
-        line = next((v.value[len(base)].line for v in present if len(v.value) > len(base)), 0)
-        return Val([*base, Val(unknown=(condition,), line=line)])
-    if isinstance(base, dict) and all(isinstance(v.value, dict) for v in present):
-        same = {k: v for k, v in base.items() if all(p.value.get(k) == v for p in present)}
-        return Val({**same, "**": Val(unknown=(condition,))})
-    if len(present) == len(values) and all(isinstance(v.value, dict) for v in present):
-        # Written anew on every way: what all of them say holds.
-        said = {k: v for k, v in first.value.items() if all(_alike(v, p.value.get(k)) for p in present)}
-        return Val({**said, "**": Val(unknown=(condition,))})
-    return Val(unknown=(name,))
-
-
-def _alike(one: Val, other: Val | None) -> bool:
-    return other is not None and (one.value, one.unknown) == (other.value, other.unknown)
 
 
 def _modal_gpu(value: Val, node: ast.expr, scope: Scope) -> tuple[str | None, int | None]:
