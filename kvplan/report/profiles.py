@@ -112,8 +112,8 @@ def render_added(model: ModelSource, path: str, *, as_json: bool) -> str:
 
 
 _PROVENANCE: Final = {
-    "not re-read": "the figure is the vendor's, and was not compared with its datasheet again",
-    "unresolved": "the text was public, but its address is not known: the figure cannot be looked up there",
+    "not checked again": "the figure is the vendor's, and was not compared with its datasheet again",
+    "address unknown": "the text was public, but where is no longer known: it cannot be looked up there",
 }
 """What the short words of a source mean; those that stand in a profile are explained under it."""
 
