@@ -31,7 +31,7 @@ def render_document(document: Document, curve: Sequence[LoadPoint] = ()) -> str:
         MissingDependencyError: jinja2 or matplotlib is not installed; the hint names the extra.
     """
     environment = template_environment()
-    script, digest = page_script(environment)
+    script, digest = page_script()
     sections = [
         {"title": section.title, "parts": [_part(part) for part in section.shown]}
         for section in document.sections

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import posixpath
 from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from kvplan import __version__
@@ -46,7 +47,7 @@ class Failure:
 def render(report: TuneReport, folder: Path) -> str:
     """The whole page; see `render_html`."""
     environment = template_environment()
-    script, digest = page_script(environment)
+    script, digest = page_script()
     with drawing():
         parts = tuple(sections(report, folder))
     sheet = cheat_sheet(report, _presets())
@@ -67,10 +68,9 @@ def render(report: TuneReport, folder: Path) -> str:
     )
 
 
-def page_script(environment: Environment) -> tuple[str, str]:
+def page_script() -> tuple[str, str]:
     """The script of every page, and its digest as a content security policy takes it."""
-    script, _, _ = environment.loader.get_source(environment, "page.js")  # type: ignore[union-attr]
-    script = script.strip()
+    script = (resources.files("kvplan.report.html") / "templates" / "page.js").read_text("utf-8").strip()
     return script, base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
 
 
