@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kvplan.errors import InputError
 from kvplan.foreign import read_text
@@ -15,8 +14,7 @@ SECOND_DOCUMENT: Final = "a second YAML document begins here, which nobody would
 ONE_DOCUMENT: Final = "put all keys into one document: take out the line ---"
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectFile:
+class ProjectFile(NamedTuple):
     """The defaults of a project. None is "not given"."""
 
     path: Path
