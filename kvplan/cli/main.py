@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import os
 import sys
@@ -81,6 +83,8 @@ def main() -> NoReturn:
     Exit codes are those of `kvplan.errors.ExitCode`. An unexpected exception is a bug of ours: traceback on
     stderr and exit 3, because Python's own 1 would read as "judged, and the answer is no".
     """
+    # What was made so far is looked through for garbage twice at the end of the process, in vain.
+    atexit.register(gc.freeze)
     try:
         _register(sys.argv[1:])
         # Not standalone: typer then returns an exit code, and leaves usage errors to be said in one line.
