@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvplan.config.serving import ServingConfig
@@ -15,6 +14,7 @@ from kvplan.foreign import reading
 from kvplan.memory.capacity import LengthSummary, RequestLengths
 from kvplan.memory.hardware import GpuSpec, cpu_spec
 from kvplan.memory.planner import Planner
+from kvplan.record import FrozenRecord
 from kvplan.units import bytes_from_gib
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from kvplan.memory.estimate import Estimate
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
+class PlanRequest(FrozenRecord):
     """What the user gave; None is "not given" and is taken from .kvplan.yaml, found, or asked for by name."""
 
     model: str | None = None
@@ -50,8 +49,7 @@ class PlanRequest:
     """VLLM_* variables of the server, given by name; those of this shell are added."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(FrozenRecord):
     """A planner, what it is about, and what was assumed."""
 
     planner: Planner

@@ -5,11 +5,10 @@ Head counts and widths are those of the whole model; `kvplan.memory.kv_cache` di
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from kvplan.record import FrozenRecord
 
 
-@dataclass(frozen=True, slots=True)
-class FullAttention:
+class FullAttention(FrozenRecord):
     """Keys and values of every token so far (MHA, GQA, MQA)."""
 
     num_heads: int
@@ -21,8 +20,7 @@ class FullAttention:
     """Learned attention sinks (gpt-oss) narrow the choice of attention backends."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlidingWindow:
+class SlidingWindow(FrozenRecord):
     """Keys and values of the last `window` tokens."""
 
     num_heads: int
@@ -33,8 +31,7 @@ class SlidingWindow:
     has_sinks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkedLocal:
+class ChunkedLocal(FrozenRecord):
     """Keys and values of the chunk of `chunk` tokens that the current token is in (Llama 4)."""
 
     num_heads: int
@@ -45,8 +42,7 @@ class ChunkedLocal:
     has_sinks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CrossAttention:
+class CrossAttention(FrozenRecord):
     """Keys and values of the encoder's output, at most `max_encoder_tokens` of them (Whisper)."""
 
     num_heads: int
@@ -57,8 +53,7 @@ class CrossAttention:
     has_sinks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSparseAttention:
+class BlockSparseAttention(FrozenRecord):
     """Keys and values of every token, of which an indexer picks blocks (MiniMax-M3)."""
 
     num_heads: int
@@ -68,15 +63,13 @@ class BlockSparseAttention:
     has_sinks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class IndexKeys:
+class IndexKeys(FrozenRecord):
     """The indexer's keys beside block-sparse attention: one vector a token, in bfloat16."""
 
     head_dim: int
 
 
-@dataclass(frozen=True, slots=True)
-class Mla:
+class Mla(FrozenRecord):
     """One latent vector and one rotary key a token, shared by all heads (DeepSeek V2/V3, Kimi)."""
 
     num_heads: int
@@ -87,15 +80,13 @@ class Mla:
     """DeepSeek sparse attention: an indexer picks the tokens that are attended to."""
 
 
-@dataclass(frozen=True, slots=True)
-class MlaIndexer:
+class MlaIndexer(FrozenRecord):
     """The indexer's keys beside a sparse MLA layer: fp8 values and one fp32 scale per 128 of them."""
 
     head_dim: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeepseekV4Attention:
+class DeepseekV4Attention(FrozenRecord):
     """The caches of one DeepSeek-V4 layer.
 
     A sliding window of uncompressed latents in every layer; where `compress_ratio` is 4 or 128 also one
@@ -111,8 +102,7 @@ class DeepseekV4Attention:
     """0 or 1: the layer has nothing but the window."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mamba1State:
+class Mamba1State(FrozenRecord):
     """Convolution and SSM state of a Mamba-1 mixer."""
 
     intermediate_size: int
@@ -120,8 +110,7 @@ class Mamba1State:
     conv_kernel: int
 
 
-@dataclass(frozen=True, slots=True)
-class Mamba2State:
+class Mamba2State(FrozenRecord):
     """Convolution and SSM state of a Mamba-2 mixer."""
 
     intermediate_size: int
@@ -132,8 +121,7 @@ class Mamba2State:
     conv_kernel: int
 
 
-@dataclass(frozen=True, slots=True)
-class GatedDeltaNetState:
+class GatedDeltaNetState(FrozenRecord):
     """Convolution and recurrent state of a gated delta net (Qwen3-Next, Qwen3.5)."""
 
     num_k_heads: int
@@ -143,8 +131,7 @@ class GatedDeltaNetState:
     conv_kernel: int
 
 
-@dataclass(frozen=True, slots=True)
-class KdaState:
+class KdaState(FrozenRecord):
     """Convolution and recurrent state of Kimi delta attention."""
 
     num_heads: int
@@ -154,8 +141,7 @@ class KdaState:
     """The decay gate has a lower bound: vLLM's fast prefill kernel needs it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShortConvState:
+class ShortConvState(FrozenRecord):
     """State of a short convolution (LFM2)."""
 
     conv_dim: int

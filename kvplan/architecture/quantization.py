@@ -8,11 +8,12 @@ linear layer gets, and in which type.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from kvplan.architecture.module_names import NameSet
 from kvplan.errors import InputError, UnsupportedModelError
+from kvplan.record import FrozenRecord
 from kvplan.units import cdiv
 
 if TYPE_CHECKING:
@@ -99,8 +100,7 @@ FROM_NAME: Final = "kvplan_from_name"
 says whether all recipes of the format leave the same layers alone (`standard`) or not (`varies`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizationPlan:
+class QuantizationPlan(FrozenRecord):
     """Which linear layers are quantised and how. The first rule that names a layer decides."""
 
     method: str

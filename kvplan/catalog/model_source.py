@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
+
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,8 +13,7 @@ if TYPE_CHECKING:
     from kvplan.architecture.stored_weights import StoredWeights
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSource:
+class ModelSource(FrozenRecord):
     """A model that was found: never its weights, only facts about them."""
 
     id: str

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from kvplan.config.version import VllmVersion
@@ -54,8 +56,7 @@ class Option(NamedTuple):
         )
 
 
-@dataclass(slots=True)
-class FlagTable:
+class FlagTable(FrozenRecord):
     """All options that some release has."""
 
     options: dict[str, Option]

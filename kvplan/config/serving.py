@@ -8,15 +8,16 @@ verbatim in `other_flags`.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
+
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(frozen=True, slots=True)
-class ServingConfig:
+class ServingConfig(FrozenRecord):
     """vLLM flags as given by a user; None is "not given". Sizes in bytes, lengths in tokens."""
 
     model: str | None = None

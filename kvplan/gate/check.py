@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from kvplan.config.project_file import FILE_NAME
@@ -19,6 +19,7 @@ from kvplan.gate.result import SEVERITIES, Checked, Finding, LaunchResult
 from kvplan.gate.rules import NO_LAUNCH, RULES
 from kvplan.gate.rules.base import Case
 from kvplan.gate.waivers import WaiverBook, of_comments
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,8 +35,7 @@ _NOTICEABLE = 0.005
 """A share by which a measured quantity must fall to be called worse: less is rounding."""
 
 
-@dataclass(slots=True)
-class Base:
+class Base(FrozenRecord):
     """What a run is compared with."""
 
     found: Found

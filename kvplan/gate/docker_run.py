@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from kvplan.gate.taint import is_all_unknown, is_unknown, without_notes
 from kvplan.gate.word_tables import DOCKER_WITH_VALUE
+from kvplan.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +20,7 @@ TOOLS: Final = frozenset({"docker", "podman", "nerdctl", "sudo-docker"})
 _SHORT_WITH_VALUE: Final = frozenset("acehlmpuvw")
 
 
-@dataclass(slots=True)
-class DockerRun:
+class DockerRun(Record):
     """One container start."""
 
     image: Word

@@ -6,7 +6,7 @@ Source: vLLM 0.32.0 utils/argparse_utils.py::FlexibleArgumentParser and Python's
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.config.flag_table import FlagTable, Option, flag_table
@@ -19,6 +19,7 @@ from kvplan.config.flag_values import (
     parse_value,
 )
 from kvplan.gate.taint import is_all_unknown, is_unknown, notes_of, without_notes
+from kvplan.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,8 +38,7 @@ _OPTIMIZATION_LEVEL_SINCE: Final = (0, 12, 0)
 _NO_EQUALS_FOR_BOOLEANS_SINCE: Final = (0, 8, 0)
 
 
-@dataclass(slots=True)
-class ParsedFlags:
+class ParsedFlags(Record):
     """What vLLM would have read from the words."""
 
     model: str | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvplan.record import FrozenRecord, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,8 +14,7 @@ Place = tuple[int, int]
 """Physical line and column in the outer file, both from 1."""
 
 
-@dataclass(slots=True)
-class LaunchFound:
+class LaunchFound(FrozenRecord):
     """One vLLM launch as a file writes it. Only what the file says; vLLM's own defaults are not filled in."""
 
     path: str
@@ -84,8 +85,7 @@ class Comment(NamedTuple):
     """What follows `kvplan:`."""
 
 
-@dataclass(slots=True)
-class Found:
+class Found(Record):
     """All launches of a set of files, and what could not be read."""
 
     launches: list[LaunchFound] = field(default_factory=list)

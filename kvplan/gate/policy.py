@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kvplan.config.project_file import FILE_NAME
 from kvplan.errors import InputError
 from kvplan.gate.globs import path_matches
 from kvplan.gate.terms import Calibration, HowToRead, Terms
+from kvplan.record import FrozenRecord
 from kvplan.units import bytes_from_gib
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ class Required(NamedTuple):
     line: int
 
 
-@dataclass(slots=True)
-class Policy:
+class Policy(FrozenRecord):
     """What the gate holds launches to."""
 
     file: PolicyFile | None = None

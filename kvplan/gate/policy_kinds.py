@@ -10,8 +10,10 @@ import dataclasses
 import datetime as dt
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +39,7 @@ class WrongValueError(Exception):
         return WrongValueError(self.complaint, *path, *self.path, unknown_key=self.unknown_key)
 
 
-@dataclass(slots=True)
-class Kind:
+class Kind(FrozenRecord):
     """One kind of value."""
 
     read: Callable[[Any], Any]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.gate import policy_kinds as kinds
 from kvplan.gate.policy_kinds import Kind, entries, key, required
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -36,8 +36,7 @@ def _allowed(value: Any) -> dict[str, tuple[Any, ...]]:
 _LISTS: Final = kinds.map_of(kinds.list_of(kinds.ANYTHING))
 
 
-@dataclass(slots=True, kw_only=True)
-class PathKeys:
+class PathKeys(FrozenRecord, kw_only=True):
     """What can be said for the whole repository and for a path."""
 
     gpu: str | None = key(kinds.NAME, "GPU profile where a file names no card")
@@ -71,8 +70,7 @@ class PathKeys:
     require_judged: bool | None = key(kinds.BOOLEAN, "exit 2 when a launch here cannot be judged")
 
 
-@dataclass(slots=True, kw_only=True)
-class PathEntry(PathKeys):
+class PathEntry(PathKeys, kw_only=True):
     """Keys for the paths that a pattern matches; later entries win over earlier ones, key by key."""
 
     match: tuple[str, ...] = required(
@@ -81,22 +79,18 @@ class PathEntry(PathKeys):
     require_launch: bool | None = key(kinds.BOOLEAN, "a finding (KVP028) when no launch is found here")
 
 
-@dataclass(slots=True, kw_only=True)
-class WaiverEntry:
+class WaiverEntry(FrozenRecord, kw_only=True):
     """A finding that is accepted until a day."""
 
     rule: str = required(_RULE_ID)
     path: str = required(kinds.text(1))
     model: str | None = key(kinds.text())
-    until: dt.date = required(  # noqa: RUF009  gives a field, which the rule cannot know
-        kinds.DATE, "the last day, at most 180 days ahead"
-    )
+    until: dt.date = required(kinds.DATE, "the last day, at most 180 days ahead")
     reason: str = required(kinds.text(3))
     owner: str | None = key(kinds.text())
 
 
-@dataclass(slots=True, kw_only=True)
-class PolicyFile(PathKeys):
+class PolicyFile(PathKeys, kw_only=True):
     """`.kvplan.yaml`: what a project says once, for every command, and what the gate holds launches to."""
 
     gpu_memory_gib: float | None = key(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.errors import InputError
@@ -14,6 +14,7 @@ from kvplan.gate.found import LaunchFound, NotRead
 from kvplan.gate.repo_files import inside
 from kvplan.gate.taint import Taint, Word
 from kvplan.gate.terms import AS_WRITTEN
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,8 +37,7 @@ _MEMORY_ENV: Final = re.compile(
 )
 
 
-@dataclass(slots=True)
-class Surroundings:
+class Surroundings(FrozenRecord):
     """What the place of a command says about the launch, beside its words."""
 
     format: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvplan.config.project_file import FILE_NAME
@@ -15,6 +14,7 @@ from kvplan.gate.load_policy import load_policy, refuse_unknown_card
 from kvplan.gate.policy import NO_POLICY
 from kvplan.gate.repo_files import MAX_FILE_BYTES, DiskFiles, decode
 from kvplan.gate.terms import AS_WRITTEN
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from kvplan.gate.terms import HowToRead
 
 
-@dataclass(slots=True)
-class Asked:
+class Asked(FrozenRecord):
     """What the user gave."""
 
     here: Path

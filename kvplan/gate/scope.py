@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kvplan.gate import find
 from kvplan.gate.found import Found
 from kvplan.gate.git_files import git, without_filters
 from kvplan.gate.terms import AS_WRITTEN
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from kvplan.gate.terms import HowToRead
 
 
-@dataclass(slots=True)
-class Scope:
+class Scope(FrozenRecord):
     """Both sides of a comparison."""
 
     commit: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from kvplan.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 80
 
 
-@dataclass(slots=True)
-class ShellState:
+class ShellState(Record):
     """The state of reading one shell text."""
 
     source: bytes

@@ -9,8 +9,10 @@ in between can lose them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +34,7 @@ class Plain(NamedTuple):
     assumed: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Taint:
+class Taint(FrozenRecord):
     """The names behind the marks of one file."""
 
     assume: Mapping[str, str] = field(default_factory=dict)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,8 +22,7 @@ class Calibration(NamedTuple):
     launches: tuple[Launch, ...]
 
 
-@dataclass(slots=True)
-class Terms:
+class Terms(FrozenRecord):
     """The terms of one path. None is "nothing is asked"."""
 
     gpu: str | None = None

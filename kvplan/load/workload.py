@@ -7,12 +7,13 @@ form the file gave them in. Imports nothing heavy, because `kvplan estimate` ask
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal
 
 from kvplan.errors import InputError
 from kvplan.load.lengths import LengthSample, at_share, merge
+from kvplan.record import FrozenRecord
 from kvplan.units import cdiv
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ _ROUND: Final = 64
 """Requests of one round of an endless load: each round has the workload's own mix."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedLoop:
+class ClosedLoop(FrozenRecord):
     """N users, each of whom sends a request, reads the answer and sends the next."""
 
     users: int | None = None
@@ -34,15 +34,13 @@ class ClosedLoop:
     think_time_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Poisson:
+class Poisson(FrozenRecord):
     """Requests that arrive independently of the answers, at random."""
 
     requests_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(FrozenRecord):
     """Requests that arrive when they once did; with as many samples as times, each has its own length."""
 
     times_s: tuple[float, ...]
@@ -51,8 +49,7 @@ class Trace:
 Arrivals = ClosedLoop | Poisson | Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(FrozenRecord):
     """Traffic: lengths, arrivals, conversations and what prompts have in common."""
 
     samples: tuple[LengthSample, ...]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
+
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSpec:
+class GpuSpec(FrozenRecord):
     """One accelerator. `total_bytes` is what torch (cudaMemGetInfo) sees, never the marketing size."""
 
     id: str

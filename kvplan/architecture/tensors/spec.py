@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
+from kvplan.record import FrozenRecord
 from kvplan.units import cdiv, round_up
 
 Role = Literal["column", "row", "vocab", "kv", "replicated", "expert", "expert_column", "expert_row"]
@@ -24,8 +24,7 @@ VOCAB_PADDING = 64
 """vLLM 0.32.0 `model_executor/layers/vocab_parallel_embedding.py::DEFAULT_VOCAB_PADDING_SIZE`."""
 
 
-@dataclass(frozen=True, slots=True)
-class WeightTensor:
+class WeightTensor(FrozenRecord):
     """Tensors of one name pattern and shape, in all the layers that have them."""
 
     name: str

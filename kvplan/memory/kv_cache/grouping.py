@@ -6,11 +6,11 @@ Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::get_kv_cache_groups and what it c
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvplan.errors import InputError
 from kvplan.memory.kv_cache.spec import GROWING, STATES, CacheSpec
+from kvplan.record import FrozenRecord
 from kvplan.units import cdiv, round_up
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from kvplan.memory.kv_cache.layer_specs import LayerSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(FrozenRecord):
     """Layers under one block table: each block of it holds a page of every one of them."""
 
     members: tuple[LayerSpec, ...]

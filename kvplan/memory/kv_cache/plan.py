@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from math import lcm
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +18,7 @@ from kvplan.memory.kv_cache.rank import Rank, rank_of
 from kvplan.memory.kv_cache.spec import GROWING, Demand
 from kvplan.memory.kv_cache.stages import pipeline_stages
 from kvplan.memory.kv_cache.support import check_checkpoint_scales, check_supported
+from kvplan.record import FrozenRecord
 from kvplan.units import cdiv
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ class KvGroup(NamedTuple):
     """One block in all layers of the group."""
 
 
-@dataclass(frozen=True, slots=True)
-class KvCachePlan:
+class KvCachePlan(FrozenRecord):
     """The KV cache of one rank. Sizes in bytes, lengths in tokens."""
 
     block_size: int

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from kvplan.record import FrozenRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Coefficients:
+class Coefficients(FrozenRecord):
     """What had to be fitted. GiB where a name ends so; counts of tensors or bytes otherwise."""
 
     sort_bytes_per_logit: float

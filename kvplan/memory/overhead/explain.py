@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvplan.memory.overhead.graphs import captured_graphs
+from kvplan.record import FrozenRecord
 from kvplan.units import format_gib
 
 if TYPE_CHECKING:
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from kvplan.memory.overhead.resident import Resident
 
 
-@dataclass(frozen=True, slots=True)
-class Explainer:
+class Explainer(FrozenRecord):
     """What is needed to put one launch's terms into words."""
 
     facts: OverheadInputs

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kvplan.memory.interval import Interval
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,8 +78,7 @@ class OverheadInputs(NamedTuple):
         return "V1" if self.vllm_version >= (0, 8, 0) else "V0"
 
 
-@dataclass(frozen=True, slots=True)
-class Overhead:
+class Overhead(FrozenRecord):
     """What one GPU holds beside weights and KV cache. Each term is an 80 % interval."""
 
     activations: Interval
