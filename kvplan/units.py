@@ -11,7 +11,7 @@ KIB: Final = 2**10
 MIB: Final = 2**20
 GIB: Final = 2**30
 
-_SIZE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
+_SIZE: Final = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)"
 _MOST_DIGITS: Final = 18
 _MOST_GIB: Final = 2**30
 _SUFFIX: Final = {
@@ -56,7 +56,7 @@ def parse_count(text: str, what: str) -> int:
     Raises:
         InputError: not a number, an unknown suffix, or not whole after scaling.
     """
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip())
     scale = _SUFFIX.get(match["unit"]) if match else None
     if match is None or scale is None:
         raise InputError(f"{what}: {text!r} is not a size", "write 8192, 8k (8000), 8K (8192), 2G or 2GiB")

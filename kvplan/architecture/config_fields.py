@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kvplan.errors import UnsupportedModelError
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class ConfigFields(NamedTuple):
+class ConfigFields(FrozenRecord):
     """One level of config.json (the top, or its text_config) with the key path for messages."""
 
     values: Mapping[str, Any]

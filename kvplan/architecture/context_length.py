@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +28,7 @@ _ALREADY_SCALED: Final = frozenset(
 """RoPE types whose max_position_embeddings already includes the factor."""
 
 
-class ContextLengths(NamedTuple):
+class ContextLengths(FrozenRecord):
     """In tokens."""
 
     default: int

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +19,7 @@ _SCALED_METHODS: Final = frozenset({"fp8", "fbgemm-fp8", "modelopt", "modelopt-f
 """Methods whose attention layers read KV scales from the files."""
 
 
-class CheckpointCache(NamedTuple):
+class CheckpointCache(FrozenRecord):
     """The checkpoint's own wish; what vLLM makes of it hangs on the release."""
 
     method: str = ""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_WRAPPERS: Final = re.compile(r"^(?:(?:model|language_model|thinker|backbone|transformer|llm)\.)+")
-_LAYER: Final = re.compile(r"^(.*?)\b(?:layers|h|blocks)\.(\d+)(?:\.(.*))?$")
-_EXPERT: Final = re.compile(r"\bexperts\.\d+")
+_WRAPPERS: Final = r"^(?:(?:model|language_model|thinker|backbone|transformer|llm)\.)+"
+_LAYER: Final = r"^(.*?)\b(?:layers|h|blocks)\.(\d+)(?:\.(.*))?$"
+_EXPERT: Final = r"\bexperts\.\d+"
 
 
 def canonical(name: str) -> str:
     """A module's name without the wrappers' prefixes, experts unnumbered."""
-    return _EXPERT.sub("experts.{expert}", _WRAPPERS.sub("", name.rstrip(".")))
+    return re.sub(_EXPERT, "experts.{expert}", re.sub(_WRAPPERS, "", name.rstrip(".")))
 
 
 class NameSet:
@@ -35,7 +35,7 @@ class NameSet:
         elif set(entry) & set("*?["):
             pattern = re.compile(fnmatch.translate(canonical(entry)))
             self._patterns.append((pattern, _names_a_layer(entry)))
-        elif (match := _LAYER.match(canonical(entry))) and not match[1].rstrip("."):
+        elif (match := re.match(_LAYER, canonical(entry))) and not match[1].rstrip("."):
             self._by_layer.setdefault(int(match[2]), set()).add(match[3] or "")
         else:
             self._generic.add(canonical(entry))

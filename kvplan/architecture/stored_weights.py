@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
+
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class StoredWeights(NamedTuple):
+class StoredWeights(FrozenRecord):
     """Weight files as stored: from safetensors headers or their index."""
 
     total_bytes: int

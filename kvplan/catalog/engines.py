@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvplan.config.version import VllmVersion
 
 
-_DIST_INFO: Final = re.compile(r"vllm(?:_cpu)?-(.+)\.dist-info")
+_DIST_INFO: Final = r"vllm(?:_cpu)?-(.+)\.dist-info"
 
 
 @cache
@@ -41,7 +41,7 @@ def installed_vllm_version() -> VllmVersion | None:
         if not Path(folder, "vllm").is_dir():
             continue
         for name in os.listdir(folder):  # noqa: PTH208  pathlib would cost the import
-            match = _DIST_INFO.fullmatch(name)
+            match = re.fullmatch(_DIST_INFO, name)
             if match:
                 return parse_vllm_version(match[1])
     return None

@@ -21,7 +21,7 @@ _NEUTRAL: Final = frozenset(
     | {"workstation", "ws", "server", "s", "max", "q", "maxq"}
 )
 """Words that a query may leave out: they name the form of a card; `ti`, `super` and `d` name another card."""
-_SIZE_WORD: Final = re.compile(r"\d+gb")
+_SIZE_WORD: Final = r"\d+gb"
 
 
 def find_gpu(query: str, *, profiles_dir: str | None = None) -> GpuSpec:
@@ -110,7 +110,9 @@ def _names_all_but_form(key: str, words: tuple[str, ...]) -> bool:
     """Whether a query says a card's name but for its form factor and memory size."""
     name = set(key.split("-"))
     left = name - set(words)
-    return bool(words) and set(words) <= name and all(w in _NEUTRAL or _SIZE_WORD.fullmatch(w) for w in left)
+    return (
+        bool(words) and set(words) <= name and all(w in _NEUTRAL or re.fullmatch(_SIZE_WORD, w) for w in left)
+    )
 
 
 def _nearest(query: str, tables: Sequence[Mapping[str, list[str]]]) -> tuple[str, ...]:
@@ -125,7 +127,7 @@ def _nearest(query: str, tables: Sequence[Mapping[str, list[str]]]) -> tuple[str
 def _refuse_unsaid_size(query: str, record: Mapping[str, Any]) -> None:
     """Cards of one name with other memory sizes, which have no profile: the user must say which."""
     others = record.get("other_sizes_gb", ())
-    if others and not any(_SIZE_WORD.fullmatch(word) or word.isdigit() for word in gpu_words(query)[1:]):
+    if others and not any(re.fullmatch(_SIZE_WORD, word) or word.isdigit() for word in gpu_words(query)[1:]):
         sizes = " and ".join(f"{size} GB" for size in (*others, round(record["marketing_gb"])))
         raise InputError(
             f"{query!r} is sold with {sizes}",

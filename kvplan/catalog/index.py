@@ -11,9 +11,10 @@ import json
 import os
 import time
 import zlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.errors import InputError
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +32,7 @@ _KEEP_S: Final = 30 * 24 * 3600
 """Cached indexes older than this are removed when another is made."""
 
 
-class ProfileIndex(NamedTuple):
+class ProfileIndex(FrozenRecord):
     """The profiles of one folder."""
 
     folder: str

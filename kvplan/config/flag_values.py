@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from kvplan.config.flag_table import Flag
 
-_HUMAN: Final = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([kKmMgGtT])")
+_HUMAN: Final = r"(\d{1,30}(?:\.\d{1,30})?)([kKmMgGtT])"
 _DECIMAL: Final = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY: Final = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_JSON_STRING: Final = re.compile(r'("(?:[^"\\]|\\.)*")')
-_JSON_NUMBER: Final = re.compile(r"\b\d{1,30}(?:\.\d{1,30})?[kKmMgGtT]\b")
-_OLD_LIMIT: Final = re.compile(r"[a-z_]+=\d+(,[a-z_]+=\d+)*")
+_JSON_STRING: Final = r'("(?:[^"\\]|\\.)*")'
+_JSON_NUMBER: Final = r"\b\d{1,30}(?:\.\d{1,30})?[kKmMgGtT]\b"
+_OLD_LIMIT: Final = r"[a-z_]+=\d+(,[a-z_]+=\d+)*"
 _MAX_NESTING: Final = 60
 
 
@@ -32,7 +32,7 @@ def human_int(text: str) -> int:
     Source: vLLM 0.32.0 utils/argparse_utils.py::human_readable_int.
     """
     text = text.strip()
-    match = _HUMAN.fullmatch(text)
+    match = re.fullmatch(_HUMAN, text) if text[-1:].isalpha() else None
     if match is None:
         return plain_int(text)
     number, suffix = match.groups()
@@ -146,11 +146,11 @@ def _json(name: str, text: str) -> Any:
         return parse_json(text)
     except ValueError:
         pass
-    if name == "limit_mm_per_prompt" and _OLD_LIMIT.fullmatch(text.strip()):
+    if name == "limit_mm_per_prompt" and re.fullmatch(_OLD_LIMIT, text.strip()):
         # The form of vLLM up to 0.9: image=2,video=1.
         return {k: int(v) for k, v in (item.split("=") for item in text.strip().split(","))}
-    parts = _JSON_STRING.split(text)
-    parts[::2] = [_JSON_NUMBER.sub(lambda m: str(human_int(m[0])), part) for part in parts[::2]]
+    parts = re.split(_JSON_STRING, text)
+    parts[::2] = [re.sub(_JSON_NUMBER, lambda m: str(human_int(m[0])), part) for part in parts[::2]]
     try:
         return parse_json("".join(parts))
     except ValueError:

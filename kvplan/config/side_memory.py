@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.errors import InputError
+from kvplan.record import FrozenRecord
 from kvplan.units import GIB, bytes_from_gib
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ VARIABLES: Final = {
 """Variables that change the budget; the text says why one is refused, None that it is understood."""
 
 
-class SideMemory(NamedTuple):
+class SideMemory(FrozenRecord):
     """What the other flags and the environment do to the memory. Sizes in bytes."""
 
     max_loras: int = 0

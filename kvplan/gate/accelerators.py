@@ -29,11 +29,11 @@ INSTANCE_LABELS: Final = frozenset(
         "cloud.google.com/machine-family",
     }
 )
-COUNT_RESOURCES: Final = re.compile(
+COUNT_RESOURCES: Final = (
     r"(nvidia\.com/(gpu(\.shared)?|mig-.+|[A-Za-z0-9_-]+)|amd\.com/gpu|habana\.ai/gaudi|google\.com/tpu"
     r"|aws\.amazon\.com/neuron(core)?|gpu\.intel\.com/(i915|xe))"
 )
-_MIG: Final = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb.*)")
+_MIG: Final = r"nvidia\.com/mig-(\d+g\.\d+gb.*)"
 
 _GKE: Final = {
     "nvidia-tesla-a100": "A100-40GB",
@@ -180,8 +180,8 @@ def count_of(resources: Node | None) -> tuple[int | None, str | None]:
         if listed is None:
             continue
         for key, _, value in listed.entries():
-            if COUNT_RESOURCES.fullmatch(key) and value.kind == "scalar":
-                match = _MIG.fullmatch(key)
+            if re.fullmatch(COUNT_RESOURCES, key) and value.kind == "scalar":
+                match = re.fullmatch(_MIG, key)
                 text = value.text.strip()
                 count = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else None
                 return count, match[1] if match else None

@@ -23,17 +23,18 @@ if TYPE_CHECKING:
     """Reads a shell text that a command carries; the word says where it stands."""
 
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
-_PYTHON: Final = re.compile(r"(python|pypy)[\d.]*")
-_SHELL_C: Final = re.compile(r"-[a-zA-Z]*c")
-_SERVER_MODULES: Final = re.compile(
+_PYTHON: Final = r"(python|pypy)[\d.]*"
+_SHELL_C: Final = r"-[a-zA-Z]*c"
+_SERVER_MODULES: Final = (
     r"vllm\.entrypoints\.(openai\.)?(api_server|grpc_server|launcher)|vllm\.entrypoints\.openai|dynamo\.vllm"
     r"|vllm\.entrypoints\.openai\.rpc\.server"
 )
 _CLI_MODULES: Final = frozenset({"vllm", "vllm.entrypoints.cli.main", "vllm.scripts", "vllm.entrypoints.cli"})
-_OTHER_SERVERS: Final = re.compile(
-    r"sglang|aphrodite|lmdeploy|text-generation|tgi|triton|tensorrt|trtllm|llama|ollama|infinity|inference-sim|router"
+_OTHER_SERVERS: Final = (
+    r"sglang|aphrodite|lmdeploy|text-generation|tgi|triton|tensorrt|trtllm|llama|ollama|infinity|inference-sim"
+    r"|router"
 )
-_SERVER_FILE: Final = re.compile(r"(.*/)?vllm/entrypoints/(openai/)?api_server\.py")
+_SERVER_FILE: Final = r"(.*/)?vllm/entrypoints/(openai/)?api_server\.py"
 
 
 class CommandReader:
@@ -65,13 +66,13 @@ class CommandReader:
         name = _basename(words[0])
         if name == "vllm":
             return self._vllm(words, 0, around)
-        if _PYTHON.fullmatch(name):
+        if re.fullmatch(_PYTHON, name):
             return self._python(words, around)
         if name in TOOLS:
             return self._docker(words, around)
         if name in SHELLS:
             return self._shell(words, around)
-        if _SERVER_FILE.fullmatch(without_notes(words[0].text)):
+        if re.fullmatch(_SERVER_FILE, without_notes(words[0].text)):
             return self._launch(words[1:], words[0], around)
         if name in TALK or name.startswith(("echo", "log", "print", "warn", "err", "info", "usage")):
             return False
@@ -87,13 +88,13 @@ class CommandReader:
             following = without_notes(words[i + 1].text) if i + 1 < len(words) else ""
             if inner == "vllm" and following == "serve":
                 return self._vllm(words[i:], 0, around)
-            if _PYTHON.fullmatch(inner) and self._python(words[i:], around):
+            if re.fullmatch(_PYTHON, inner) and self._python(words[i:], around):
                 return True
             if following and without_notes(words[i].text) == "-m" and _is_module(following):
                 return self._module(words[i + 1 :], around)
             if name in WRAPPERS and inner in TOOLS and following in {"run", "exec", "create", "compose"}:
                 return self._docker(words[i:], around)
-            if name in WRAPPERS | TOOLS and inner in SHELLS and _SHELL_C.fullmatch(following):
+            if name in WRAPPERS | TOOLS and inner in SHELLS and re.fullmatch(_SHELL_C, following):
                 return self._shell(words[i:], around)
         if name not in TEXT_RUNNERS:
             return False
@@ -129,7 +130,7 @@ class CommandReader:
             i += 1
         if i < len(words):
             text = without_notes(words[i].text)
-            if _SERVER_FILE.fullmatch(text):
+            if re.fullmatch(_SERVER_FILE, text):
                 return self._launch(words[i + 1 :], words[i], around)
             if posixpath.basename(text) == "vllm" and "/bin/" in text:
                 return self._vllm(words, i, around)
@@ -141,7 +142,7 @@ class CommandReader:
         module = without_notes(words[0].text)
         if module in _CLI_MODULES:
             return self._vllm(words, 0, around)
-        if _SERVER_MODULES.fullmatch(module):
+        if re.fullmatch(_SERVER_MODULES, module):
             return self._launch(words[1:], words[0], around)
         if module in {"coverage", "torch.distributed.run", "cProfile", "viztracer", "memray"}:
             return self._inside(words, around)
@@ -150,7 +151,7 @@ class CommandReader:
     def _shell(self, words: list[Word], around: Surroundings) -> bool:
         for i, word in enumerate(words[1:], 1):
             text = without_notes(word.text)
-            if _SHELL_C.fullmatch(text) and i + 1 < len(words):
+            if re.fullmatch(_SHELL_C, text) and i + 1 < len(words):
                 before = len(self._reading.launches)
                 self._run_text(words[i + 1].text, words[i + 1], around)
                 return len(self._reading.launches) > before
@@ -223,7 +224,7 @@ class CommandReader:
             return False
         if is_vllm_image(bare) or is_unknown(name) or "vllm" in name.lower():
             return self.known_flags(arguments) > 0
-        return not _OTHER_SERVERS.search(name.lower()) and self._only_vllm_takes(arguments)
+        return not re.search(_OTHER_SERVERS, name.lower()) and self._only_vllm_takes(arguments)
 
     def _only_vllm_takes(self, arguments: Sequence[Word]) -> bool:
         """Whether no other server takes these words: an image's name may be a placeholder or a team's own."""
@@ -286,11 +287,11 @@ class CommandReader:
 
 def _names_vllm(word: Word) -> bool:
     name = _basename(word)
-    return name == "vllm" or bool(_PYTHON.fullmatch(name)) or name in TOOLS
+    return name == "vllm" or bool(re.fullmatch(_PYTHON, name)) or name in TOOLS
 
 
 def _is_module(text: str) -> bool:
-    return text in _CLI_MODULES or bool(_SERVER_MODULES.fullmatch(text))
+    return text in _CLI_MODULES or bool(re.fullmatch(_SERVER_MODULES, text))
 
 
 def _is_program(text: str) -> bool:
@@ -299,7 +300,7 @@ def _is_program(text: str) -> bool:
         name in SHELLS
         or name in {"vllm", "ray", "nvidia-smi", "sleep", "env", "tail"}
         or name.endswith((".sh", ".py"))
-        or bool(_PYTHON.fullmatch(name))
+        or bool(re.fullmatch(_PYTHON, name))
     )
 
 

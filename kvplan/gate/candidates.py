@@ -10,7 +10,7 @@ SHELL_ENDINGS: Final = frozenset(
     {".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".pbs", ".envrc", ".command"}
 )
 YAML_ENDINGS: Final = frozenset({".yaml", ".yml", ".json", ".tpl", ".tmpl", ".jinja", ".jinja2", ".gotmpl"})
-DOCKERFILE_NAME: Final = re.compile(r"(?i)(docker|container)file([._-].*)?|.*\.(docker|container)file")
+DOCKERFILE_NAME: Final = r"(?i)(docker|container)file([._-].*)?|.*\.(docker|container)file"
 
 _TOKENS: Final = (
     b"vllm",
@@ -41,7 +41,7 @@ def is_candidate_name(path: str) -> bool:
         ending in SHELL_ENDINGS
         or ending in YAML_ENDINGS
         or ending in {".py", ".service", ".conf", ".ini", ".hcl", ".nomad", ".j2", ".container", ".cfg"}
-        or bool(DOCKERFILE_NAME.fullmatch(name))
+        or bool(re.fullmatch(DOCKERFILE_NAME, name))
         or (not ending and name[:1] != ".")
     )
 

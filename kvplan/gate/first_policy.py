@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvplan.gate.accelerators import INSTANCE_LABELS, PRODUCT_LABELS
 from kvplan.gate.check import check_launches
-from kvplan.gate.redact import INVISIBLE, redact_text
+from kvplan.gate.redact import INVISIBLE, redact_text, without_invisible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvplan.gate.found import Found
     from kvplan.gate.result import Checked
 
-_SPECIAL: Final = re.compile(f"{INVISIBLE.pattern}|[*?\\[\\]]")
+_SPECIAL: Final = re.compile(f"{INVISIBLE}|[*?\\[\\]]")
 """What a pattern or YAML gives a meaning to."""
 
 _HEAD: Final = """\
@@ -145,9 +145,9 @@ def _paths(paths: Iterable[str]) -> list[str]:
 
 def _line(text: str) -> str:
     """What a file says, on one line: a comment must not end where the text pleases."""
-    return INVISIBLE.sub("\ufffd", " ".join(redact_text(text).split()))
+    return without_invisible(" ".join(redact_text(text).split()))
 
 
 def _scalar(text: str) -> str:
     """A YAML scalar: JSON strings are YAML."""
-    return json.dumps(INVISIBLE.sub("\ufffd", text), ensure_ascii=False)
+    return json.dumps(without_invisible(text), ensure_ascii=False)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kvplan.gate.taint import Taint, Word
 
 _ONE_WORD: Final = re.compile(r"--[a-z][\w.-]*\s+\S")
-_OPTION_INSIDE: Final = re.compile(r"(?<!\S)--[a-z][\w.-]*")
+_OPTION_INSIDE: Final = r"(?<!\S)--[a-z][\w.-]*"
 _NEGATIVE_NUMBER: Final = re.compile(r"-\d+|-\d*\.\d+")
 _OPTION_NAME: Final = re.compile(r"--?[A-Za-z][\w.+-]*")
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
@@ -208,7 +208,7 @@ class FlagParser:
     def _one_word(self, word: Word, text: str) -> None:
         """`--max-model-len 4096` as a single word (an item of a YAML list): argparse sees no option in it."""
         self._note(word.text)
-        for match in _OPTION_INSIDE.finditer(text):
+        for match in re.finditer(_OPTION_INSIDE, text):
             name = match[0].replace("_", "-")
             option = self._table.find(name, self._version)
             if option is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Final
 
-_PARTS = re.compile(r"\*\*/|\*\*|\*|\?|\[!?[^]/]+\]|[^*?\[]+|\[")
+_PARTS: Final = r"\*\*/|\*\*|\*|\?|\[!?[^]/]+\]|[^*?\[]+|\["
 
 
 def path_matches(pattern: str, path: str) -> bool:
@@ -22,7 +23,7 @@ def value_matches(pattern: str, value: str) -> bool:
 def _compiled(pattern: str) -> re.Pattern[str]:
     text = pattern.removeprefix("./").rstrip("/")
     out = []
-    for part in _PARTS.findall(text):
+    for part in re.findall(_PARTS, text):
         if part == "**/":
             out.append("(?:[^/]+/)*")
         elif part == "**":

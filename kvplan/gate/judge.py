@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.config.serving import FIELD_NAMES, ServingConfig
 from kvplan.config.version import format_vllm_version
@@ -14,6 +14,7 @@ from kvplan.errors import InputError, KvplanError, UnsupportedModelError
 from kvplan.gate.globs import value_matches
 from kvplan.gate.refusal import Refusal, explain_refusal
 from kvplan.gate.terms import NO_TERMS, Terms
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +50,7 @@ _CHANGES_THE_MODEL: Final = (
 """With these vLLM serves another configuration than the one that is known by the model's name."""
 
 
-class Judged(NamedTuple):
+class Judged(FrozenRecord):
     """A launch with its estimate on the card that serves least of those it may run on."""
 
     launch: LaunchFound
@@ -70,7 +71,7 @@ class Judged(NamedTuple):
             return None
 
 
-class NotJudged(NamedTuple):
+class NotJudged(FrozenRecord):
     """A launch that nothing sound can be said about, with the reason."""
 
     launch: LaunchFound

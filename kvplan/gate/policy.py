@@ -40,7 +40,7 @@ class Waiver(NamedTuple):
     """Of a comment: the line below it, which the waived launch or flag stands on."""
 
 
-class Required(NamedTuple):
+class Required(FrozenRecord):
     """A path that must hold a launch, and the line that says so."""
 
     patterns: tuple[str, ...]

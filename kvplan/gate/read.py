@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 MAX_EMBEDDED: Final = 4
 _SHEBANG: Final = re.compile(r"#!\s*\S*?(?:env\s+(?:-\S+\s+)*)?(bash|sh|zsh|ksh|dash|python[\d.]*)\b")
-_FROM: Final = re.compile(r"(?im)^\s*FROM\s+\S+")
-_DOCKER_RUN: Final = re.compile(r"(?im)^\s*(CMD|ENTRYPOINT)\s")
+_FROM: Final = r"(?im)^\s*FROM\s+\S+"
+_DOCKER_RUN: Final = r"(?im)^\s*(CMD|ENTRYPOINT)\s"
 
 
 def read_text(
@@ -87,7 +87,7 @@ def _dispatch(reading: Reading, name: str) -> None:
         from kvplan.gate.readers.python import read_python
 
         read_python(reading)
-    elif DOCKERFILE_NAME.fullmatch(name) or (ending not in YAML_ENDINGS and _is_dockerfile(text)):
+    elif re.fullmatch(DOCKERFILE_NAME, name) or (ending not in YAML_ENDINGS and _is_dockerfile(text)):
         from kvplan.gate.readers.dockerfile import read_dockerfile
 
         read_dockerfile(reading)
@@ -140,9 +140,11 @@ def read_script(reading: Reading) -> None:
 
 def _slurm(text: str) -> tuple[str | None, int | None]:
     """`#SBATCH --gres=gpu:h100:8` of the script's head."""
+    head = text[:20_000]
+    if "#SBATCH" not in head:
+        return None, None
     from kvplan.gate.accelerators import product
 
-    head = text[:20_000]
     match = re.search(
         r"(?m)^#SBATCH\s+(?:--gres=gpu|--gpus(?:-per-node)?=|-G\s*)(?::?([A-Za-z][\w-]*))?(?::|=)?(\d{1,3})?\s*$",
         head,
@@ -154,4 +156,4 @@ def _slurm(text: str) -> tuple[str | None, int | None]:
 
 
 def _is_dockerfile(text: str) -> bool:
-    return bool(_FROM.search(text[:20_000]) and _DOCKER_RUN.search(text))
+    return bool(re.search(_FROM, text[:20_000]) and re.search(_DOCKER_RUN, text))

@@ -27,11 +27,9 @@ if TYPE_CHECKING:
 
 MAX_LAUNCHES: Final = 500
 MAX_STRUCTURED: Final = 2 * 1024 * 1024
-_PIN: Final = re.compile(
-    r"\bvllm(?:-cpu)?(?:\[[\w,-]*\])?\s*==\s*['\"]?v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:post|rc)\d+)?)"
-)
-_TAG: Final = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:[-_+.].*)?")
-_MEMORY_ENV: Final = re.compile(
+_PIN: Final = r"\bvllm(?:-cpu)?(?:\[[\w,-]*\])?\s*==\s*['\"]?v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:post|rc)\d+)?)"
+_TAG: Final = r"v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:[-_+.].*)?"
+_MEMORY_ENV: Final = (
     r"VLLM_(USE_V1|USE_V2_MODEL_RUNNER|ATTENTION_BACKEND|CPU_KVCACHE_SPACE|MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
     r"|KV_CACHE_LAYOUT|PP_LAYER_PARTITION|ALLOW_LONG_MAX_MODEL_LEN|ENABLE_STARTUP_PLAN)|PYTORCH_CUDA_ALLOC_CONF"
 )
@@ -185,7 +183,7 @@ class Reading:
                 env={
                     key: self.taint.readable(value)
                     for key, value in around.env.items()
-                    if _MEMORY_ENV.fullmatch(key)
+                    if re.fullmatch(_MEMORY_ENV, key)
                 },
                 hints=around.hints,
             )
@@ -208,14 +206,14 @@ class Reading:
         if image is not None:
             plain = self.taint.split(image)
             name, _, tag = plain.text.partition("@")[0].rpartition(":")
-            match = _TAG.fullmatch(tag)
+            match = re.fullmatch(_TAG, tag)
             if match and not plain.unknown and has_vllm_tag(name):
                 return match[1]
             if name and is_vllm_server_image(name):
                 return None
         if not self._pin_read:
             self._pin_read = True
-            found = {match[1] for match in _PIN.finditer(self.text)} if "vllm" in self.text else set()
+            found = {match[1] for match in re.finditer(_PIN, self.text)} if "==" in self.text else set()
             self._pin = found.pop() if len(found) == 1 else None
         return self._pin
 

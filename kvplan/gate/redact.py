@@ -10,8 +10,9 @@ _LONGEST: Final = 160
 _LOOKED_AT: Final = 4000
 
 # Control characters, those that turn or hide text on the screen, lone surrogates, non-characters.
-INVISIBLE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\ufffe\uffff\U000e0000-\U000e007f]"
+INVISIBLE: Final = (
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u2069\ufeff\ud800-\udfff\ufffe\uffff\U000e0000-\U000e007f]"
 )
 
 SECRET_FLAGS: Final = frozenset({"api_key", "hf_token", "ssl_keyfile_password"})
@@ -31,6 +32,11 @@ _TOKENS: Final = re.compile(
     r"|(?i:bearer)\s+[A-Za-z0-9._~+/-]{8,}"
     r"|(?i:(?:password|passwd|secret|token|api[_-]?key|access[_-]?key)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;})]{4,}"
 )
+
+
+def without_invisible(text: str) -> str:
+    """The text with a mark in place of every character that is not seen."""
+    return text if text.isprintable() else re.sub(INVISIBLE, "\ufffd", text)
 
 
 def redact_text(text: str, longest: int = _LONGEST) -> str:
@@ -53,8 +59,9 @@ def redact(value: Any, key: str = "") -> Any:
     return value
 
 
-_SECRET_KEY: Final = re.compile(
-    r"(?i)(^|[_-])(api_?key|token|secret|password|passwd|access_?key|credentials?)$"
+_SECRET_KEY: Final = (
+    r"(?i)(^|[_-])"  # noqa: S105  names of secrets
+    r"(api_?key|token|secret|password|passwd|access_?key|credentials?)$"
 )
 
 
@@ -69,4 +76,4 @@ def holds_named_secret(value: Any) -> bool:
 
 
 def _names_secret(key: str) -> bool:
-    return key in SECRET_FLAGS or bool(_SECRET_KEY.search(key))
+    return key in SECRET_FLAGS or bool(re.search(_SECRET_KEY, key))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.errors import KvplanError
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ _MOST_RANKS: Final = 128
 """No larger tensor parallel size is tried; a file may ask for any number."""
 
 
-class Refusal(NamedTuple):
+class Refusal(FrozenRecord):
     """What vLLM would say, the flag whose change makes it go on, and the change."""
 
     message: str

@@ -17,7 +17,7 @@ FailOn = Literal["error", "warning", "never"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("note", "warning", "error")
 
 
-class WaiverNote(NamedTuple):
+class WaiverNote(FrozenRecord):
     """The waiver that a finding fell under."""
 
     until: str

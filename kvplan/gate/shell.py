@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_NESTED_TEXTS: Final = 6
 MAX_STEPS: Final = 20_000
-_SEEN_BY_ENGINE: Final = re.compile(r"(CUDA|NVIDIA|HABANA|ROCR|HIP|ZE|VLLM|PYTORCH)_")
+_SEEN_BY_ENGINE: Final = r"(CUDA|NVIDIA|HABANA|ROCR|HIP|ZE|VLLM|PYTORCH)_"
 
 
 @functools.cache
@@ -305,7 +305,7 @@ class ShellReader:
             self._call(name, words)
             return
         visible = {
-            k: v for k, v in self._state.vars.items() if isinstance(v, str) and _SEEN_BY_ENGINE.match(k)
+            k: v for k, v in self._state.vars.items() if isinstance(v, str) and re.match(_SEEN_BY_ENGINE, k)
         }
         self._commands.read(words, self._around.but(env={**self._around.env, **visible, **env}))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from kvplan.gate.shell_expand import unescape, unescape_double
 from kvplan.gate.taint import is_unknown, without_notes
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _SHELLS: Final = frozenset({"bash", "sh", "ssh", "zsh"})
 
 
-class Heredoc(NamedTuple):
+class Heredoc(FrozenRecord):
     """One here-document, expanded."""
 
     text: str

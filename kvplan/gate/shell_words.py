@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
-_SPLIT: Final = re.compile(r"[ \t\n]+")
+_SPLIT: Final = r"[ \t\n]+"
 MAX_VALUE: Final = 20_000
 MAX_EXPANDED: Final = 3_000_000
 
@@ -55,7 +55,7 @@ class WordReader:
                         current = item
                 started = started or bool(many)
             elif splits:
-                parts = _SPLIT.split(text)
+                parts = re.split(_SPLIT, text)
                 current += parts[0]
                 for part in parts[1:]:
                     if started or current:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 Kind = Literal["unknown", "defaulted", "assumed"]
 
-_UNKNOWN: Final = re.compile("\ue000([0-9]{1,7})\ue001")
-_NOTE: Final = re.compile("\ue002([0-9]{1,7})\ue003")
-_ANY: Final = re.compile("[\ue000\ue002]([0-9]{1,7})[\ue001\ue003]")
-_MARKS: Final = re.compile("[\ue000-\ue003]")
+_UNKNOWN: Final = "\ue000([0-9]{1,7})\ue001"
+_NOTE: Final = "\ue002([0-9]{1,7})\ue003"
+_ANY: Final = "[\ue000\ue002]([0-9]{1,7})[\ue001\ue003]"
+_MARKS: Final = "[\ue000-\ue003]"
 
 
 class Plain(NamedTuple):
@@ -58,16 +58,16 @@ class Taint(FrozenRecord):
 
     def split(self, text: str) -> Plain:
         """The text without its marks; unknown parts are left out of it, and named."""
-        if not _MARKS.search(text):
+        if not _has_marks(text):
             return Plain(text)
         found: dict[Kind, dict[str, None]] = {"unknown": {}, "defaulted": {}, "assumed": {}}
-        for match in _ANY.finditer(text):
+        for match in re.finditer(_ANY, text):
             index = int(match[1])
             if index < len(self.names):
                 kind, name = self.names[index]
                 found[kind][name] = None
         return Plain(
-            _MARKS.sub("", _ANY.sub("", text)),
+            re.sub(_MARKS, "", re.sub(_ANY, "", text)),
             tuple(found["unknown"]),
             tuple(found["defaulted"]),
             tuple(found["assumed"]),
@@ -75,12 +75,14 @@ class Taint(FrozenRecord):
 
     def readable(self, text: str) -> str:
         """The text with its marks spelt as `$NAME`, for messages."""
+        if not _has_marks(text):
+            return text
 
         def spell(match: re.Match[str]) -> str:
             index = int(match[1])
             return f"${self.names[index][1]}" if index < len(self.names) else ""
 
-        return _MARKS.sub("", _NOTE.sub("", _UNKNOWN.sub(spell, text)))
+        return re.sub(_MARKS, "", re.sub(_NOTE, "", re.sub(_UNKNOWN, spell, text)))
 
     def _number(self, kind: Kind, name: str) -> int:
         key = (kind, name)
@@ -97,22 +99,26 @@ def is_unknown(text: str) -> bool:
 
 def is_all_unknown(text: str) -> bool:
     """Whether nothing of the text is known."""
-    return is_unknown(text) and not _NOTE.sub("", _UNKNOWN.sub("", text)).strip()
+    return is_unknown(text) and not re.sub(_NOTE, "", re.sub(_UNKNOWN, "", text)).strip()
 
 
 def without_notes(text: str) -> str:
     """The text without the marks of defaulted and assumed values; unknown parts stay marked."""
-    return _NOTE.sub("", text) if "\ue002" in text else text
+    return re.sub(_NOTE, "", text) if "\ue002" in text else text
 
 
 def notes_of(text: str) -> str:
     """Only the marks of defaulted and assumed values."""
-    return "".join(match[0] for match in _NOTE.finditer(text))
+    return "".join(match[0] for match in re.finditer(_NOTE, text)) if "\ue002" in text else ""
 
 
 def clean_input(text: str) -> str:
     """File text in which our marks cannot occur."""
-    return _MARKS.sub("�", text)
+    return re.sub(_MARKS, "�", text) if _has_marks(text) else text
+
+
+def _has_marks(text: str) -> bool:
+    return not text.isascii() and re.search(_MARKS, text) is not None
 
 
 class Word(NamedTuple):

@@ -69,7 +69,7 @@ def _no_version(_: str) -> str | None:
     return None
 
 
-class HowToRead(NamedTuple):
+class HowToRead(FrozenRecord):
     """What the readers are told about a file before they read it."""
 
     assume: Callable[[str], Mapping[str, str]] = _nothing

@@ -22,7 +22,7 @@ _TALK: Final = re.compile(
     r"|tail|sed|awk|which|pip\d?|install|description|title|name|summary|comment|note|message|msg)\b|#"
 )
 """Words before a command on its line that say it is only spoken of."""
-_OPTION: Final = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:[-_][a-z0-9]+)+)")
+_OPTION: Final = r"(?<![\w-])--([a-z][a-z0-9]*(?:[-_][a-z0-9]+)+)"
 _NEAR_ABOVE: Final = 8
 _NEAR_BELOW: Final = 3
 _LONGEST_LINE: Final = 4000
@@ -74,7 +74,7 @@ def _first_option(text: str) -> int | None:
         if "--" not in line or len(line) > _LONGEST_LINE or line.lstrip().startswith(("#", "//", "*")):
             continue
         names = {
-            name.replace("-", "_") for name in _OPTION.findall(line.partition(" #")[0])
+            name.replace("-", "_") for name in re.findall(_OPTION, line.partition(" #")[0])
         } & TELLING_SETTINGS
         if names and first is None:
             first = number

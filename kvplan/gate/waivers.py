@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kvplan.gate.found import Comment, LaunchFound
     from kvplan.gate.result import Severity
 
-_IGNORE: Final = re.compile(r"ignore\s?\[([^\]]{0,200})\]\s{0,20}(.{0,300})")
-_KEY: Final = re.compile(r"(?:^|\s)(until|reason|owner)=")
+_IGNORE: Final = r"ignore\s?\[([^\]]{0,200})\]\s{0,20}(.{0,300})"
+_KEY: Final = r"(?:^|\s)(until|reason|owner)="
 _CLOSERS: Final = ("*/ -}}", "*/ }}", "*/}}", "*/-}}", "*/", "-->")
 
 
@@ -60,14 +60,14 @@ def _parsed(comment: Comment, today: dt.date) -> Waiver:
         InputError: something is missing or wrong.
     """
     hint = "# kvplan: ignore[KVP001] until=2027-03-31 reason=why"
-    match = _IGNORE.match(comment.text)
+    match = re.match(_IGNORE, comment.text)
     if match is None:
         raise InputError("a comment to kvplan that is no waiver", hint)
     rules = tuple(rule.strip() for rule in match[1].split(",") if rule.strip())
     unknown = [rule for rule in rules if rule not in RULE_IDS]
     if not rules or unknown:
         raise InputError(f"a waiver for no rule: {', '.join(unknown) or 'none named'}", hint)
-    parts = _KEY.split(_unclosed(match[2]))
+    parts = re.split(_KEY, _unclosed(match[2]))
     said = {key: text.strip() for key, text in zip(parts[1::2], parts[2::2], strict=True)}
     try:
         until = dt.date.fromisoformat(said.get("until", ""))

@@ -19,7 +19,7 @@ MAX_DEPTH: Final = 60
 MAX_NODES: Final = 200_000
 MAX_WALK: Final = 50_000
 
-_DOCUMENT_START: Final = re.compile(r"(?m)^---(?=\s|$)")
+_DOCUMENT_START: Final = r"(?m)^---(?=\s|$)"
 
 
 class YamlError(ValueError):
@@ -167,7 +167,7 @@ class Node:
 
 def documents(text: str) -> Iterator[Node | YamlError]:
     """The documents of a file. Each is read by itself, so that a broken one does not lose the rest."""
-    starts = [0, *(match.start() for match in _DOCUMENT_START.finditer(text))]
+    starts = [0, *(match.start() for match in re.finditer(_DOCUMENT_START, text))]
     lines = 0
     for begin, end in zip(starts, [*starts[1:], len(text)], strict=True):
         part = text[begin:end]

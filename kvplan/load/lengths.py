@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal
 
 from kvplan.errors import InputError
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,8 +42,7 @@ class LengthSample:
         return self.input_len + self.output_len
 
 
-@dataclass(frozen=True, slots=True)
-class Marginal:
+class Marginal(FrozenRecord):
     """Lengths of prompts (or of answers) alone, in tokens."""
 
     knots: tuple[tuple[float, int], ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from operator import neg
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.errors import InputError
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ HIGHEST_UTILIZATION: Final = 0.95
 """Advice never goes higher: above it, memory that vLLM does not count makes late failures."""
 
 
-class Advice(NamedTuple):
+class Advice(FrozenRecord):
     """One change of settings and what it buys."""
 
     change: dict[str, Any]

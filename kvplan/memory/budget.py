@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from kvplan.memory.interval import Interval
 from kvplan.memory.overhead import combine
+from kvplan.record import FrozenRecord
 
 LineName = Literal["weights", "activations", "cuda_graphs", "other", "kv_cache", "unrequested"]
 
@@ -21,7 +22,7 @@ class BudgetLine(NamedTuple):
     """Where the figure is from: config arithmetic, headers, the fitted overhead model, a flag."""
 
 
-class Budget(NamedTuple):
+class Budget(FrozenRecord):
     """What becomes of one GPU's memory; the mid values of the lines sum to `total_bytes` exactly."""
 
     total_bytes: int

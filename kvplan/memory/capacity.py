@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvplan.record import FrozenRecord
+
 if TYPE_CHECKING:
     from kvplan.memory.interval import Interval
     from kvplan.memory.kv_cache.plan import KvCachePlan
@@ -31,7 +33,7 @@ class RequestLengths(NamedTuple):
     """(total length, how many requests have it), ascending: the distribution itself."""
 
 
-class Capacity(NamedTuple):
+class Capacity(FrozenRecord):
     """What fits at once, worked out when it is asked. Requests are bounded by memory, not by max_num_seqs."""
 
     plan: KvCachePlan

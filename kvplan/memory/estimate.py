@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kvplan.errors import FailureClass
 from kvplan.memory.budget import Budget, BudgetLine, LineName, remaining, requested_bytes
@@ -17,6 +17,7 @@ from kvplan.memory.verdict import (
     said,
     start_check_message,
 )
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from kvplan.architecture.model_shape import ModelShape
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from kvplan.memory.weights import WeightsPerGpu
 
 
-class Estimate(NamedTuple):
+class Estimate(FrozenRecord):
     """What one GPU's memory becomes, what it serves, and whether vLLM starts."""
 
     shape: ModelShape

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from kvplan.errors import FailureClass
+from kvplan.record import FrozenRecord
 from kvplan.units import GIB
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _Z80: Final = 1.2815515655446004
 5 ms of every start (fractions, decimal, random)."""
 
 
-class Verdict(NamedTuple):
+class Verdict(FrozenRecord):
     """Whether the server will start, and why not."""
 
     starts: Literal["yes", "tight", "no"]

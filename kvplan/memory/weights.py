@@ -26,6 +26,7 @@ from kvplan.memory.weights_modules import (
     rank_modules,
 )
 from kvplan.memory.weights_stored import compare_with_stored, header_plan
+from kvplan.record import FrozenRecord
 from kvplan.units import MIB
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ more than concluded; where recipes differ in the layers that they leave alone (N
 AutoRound), 0 to 20 % more."""
 
 
-class WeightsPerGpu(NamedTuple):
+class WeightsPerGpu(FrozenRecord):
     """What the weights take on one GPU. Sizes in bytes."""
 
     bytes: Interval

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.memory.interval import Interval
 from kvplan.memory.weights_modules import DTYPE_BYTES
+from kvplan.record import FrozenRecord
 from kvplan.units import cdiv
 
 if TYPE_CHECKING:
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
 
 _FLOATS: Final = {"BF16", "F16", "F32", "F64"}
 _SIZES: Final = {"BOOL": 1, "I8": 1, "U8": 1, "I16": 2, "U16": 2, "I32": 4, "U32": 4, "I64": 8, "U64": 8}
-_KEPT: Final = re.compile(r"scale|A_log|correction_bias")
+_KEPT: Final = r"scale|A_log|correction_bias"
 """Small tensors that vLLM keeps in the dtype of the file."""
-_NOT_LOADED: Final = re.compile(r"(^|\.)(mtp|nextn)\b|rotary_emb|inv_freq|masked_bias")
-_LAYER: Final = re.compile(r"\b(?:layers|h|blocks)\.(\d+)\.")
+_NOT_LOADED: Final = r"(^|\.)(mtp|nextn)\b|rotary_emb|inv_freq|masked_bias"
+_LAYER: Final = r"\b(?:layers|h|blocks)\.(\d+)\."
 _WHOLE_ALLOCATION: Final = 1.02
 """Rotary tables and whole allocator blocks were at most this much on measured starts (docs/weights.md)."""
 
 
-class HeaderWeights(NamedTuple):
+class HeaderWeights(FrozenRecord):
     """Bytes of each pipeline stage on one rank."""
 
     per_stage: tuple[Interval, ...]
@@ -90,14 +91,14 @@ _FEW: Final = 3
 
 
 def _is_loaded(name: str, layers: int, *, tied: bool) -> bool:
-    layer = _LAYER.search(name)
+    layer = re.search(_LAYER, name)
     beyond = layer is not None and "vis" not in name and int(layer[1]) >= layers
     head = tied and name.endswith("lm_head.weight")
-    return not (beyond or head or _NOT_LOADED.search(name))
+    return not (beyond or head or re.search(_NOT_LOADED, name))
 
 
 def _loaded_bytes(name: str, kind: str, dtype: str) -> int:
-    if kind in _FLOATS and not _KEPT.search(name):
+    if kind in _FLOATS and not re.search(_KEPT, name):
         return DTYPE_BYTES[dtype]
     if kind in _FLOATS:
         return {"F32": 4, "F64": 8}.get(kind, 2)
@@ -106,7 +107,7 @@ def _loaded_bytes(name: str, kind: str, dtype: str) -> int:
 
 def _stages_of(name: str, stages: tuple[int, ...]) -> list[int]:
     """The stages that hold a tensor: its layer's, or (embeddings, heads, towers) all of them."""
-    layer = _LAYER.search(name)
+    layer = re.search(_LAYER, name)
     if layer is None or "vis" in name:
         return list(range(len(stages)))
     end = 0

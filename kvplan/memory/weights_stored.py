@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kvplan.architecture.module_names import NameSet
 from kvplan.architecture.tensors.families import text_config
 from kvplan.memory.weights_modules import DTYPE_BYTES, Rank, merged_tensors, rank_modules
+from kvplan.record import FrozenRecord
 from kvplan.units import format_gib
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _CLOSE: Final = 0.001
 """Share of the file that may differ without a word: buffers, scalar scales, headers counted in."""
 
 
-class StoredVerdict(NamedTuple):
+class StoredVerdict(FrozenRecord):
     """How the files agree with the config's arithmetic."""
 
     source: Literal["config", "index", "safetensors", "profile"]

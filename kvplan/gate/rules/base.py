@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kvplan.gate.judge import version_rules_of
 from kvplan.gate.result import Finding
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from kvplan.memory.estimate import Estimate
 
 
-class Case(NamedTuple):
+class Case(FrozenRecord):
     """One launch, the terms it is held to, and what is known of it."""
 
     launch: LaunchFound
@@ -52,7 +53,7 @@ class Case(NamedTuple):
         return version_rules_of(self.launch, self.vllm_version)
 
 
-class Sight(NamedTuple):
+class Sight(FrozenRecord):
     """What a rule sees in a launch, whether it passes or not."""
 
     text: str

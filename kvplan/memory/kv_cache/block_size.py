@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from kvplan.architecture.layers import (
     DeepseekV4Attention,
@@ -16,6 +16,7 @@ from kvplan.errors import InputError, UnsupportedModelError
 from kvplan.memory.kv_cache.dtypes import element_bytes, head_token_bytes, packs
 from kvplan.memory.kv_cache.sizes import common_block_size
 from kvplan.memory.kv_cache.states import StateDtypes, state_bytes, state_dtypes
+from kvplan.record import FrozenRecord
 from kvplan.units import cdiv, round_up
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _CPU_MLA: Final = 16
 _DEEPSEEK_V4: Final = 256
 
 
-class Alignment(NamedTuple):
+class Alignment(FrozenRecord):
     """Block and page sizes after vLLM's start-up has fitted them."""
 
     block_size: int

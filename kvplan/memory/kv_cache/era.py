@@ -9,7 +9,9 @@ in the later one (0.6.6, 0.7.3, 0.8.5, 0.9.1, 0.9.2, 0.10.1, 0.10.2, 0.11.2, 0.1
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from kvplan.config.version import VllmVersion
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Era(NamedTuple):
+class Era(FrozenRecord):
     """The rules of one release. Sources are files of vLLM."""
 
     has_hybrid_manager: bool

@@ -6,7 +6,7 @@ Source: vLLM 0.32.0 v1/core/kv_cache_utils.py::get_kv_cache_groups and what it c
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kvplan.errors import InputError
 from kvplan.memory.kv_cache.spec import GROWING, STATES, CacheSpec
@@ -41,7 +41,7 @@ class Group(FrozenRecord):
         return sum(member.spec.page_bytes for member in self.members)
 
 
-class Grouping(NamedTuple):
+class Grouping(FrozenRecord):
     """All groups, and what the manager had to do to form them."""
 
     groups: tuple[Group, ...]

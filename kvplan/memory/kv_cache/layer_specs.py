@@ -22,6 +22,7 @@ from kvplan.memory.kv_cache.dtypes import MODEL_DTYPE_BYTES, head_token_bytes, l
 from kvplan.memory.kv_cache.layer_backends import LayerBackend, layer_backend
 from kvplan.memory.kv_cache.spec import CacheSpec
 from kvplan.memory.kv_cache.states import state_bytes
+from kvplan.record import FrozenRecord
 from kvplan.units import round_up
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class LayerSpec(NamedTuple):
     spec: CacheSpec
 
 
-class RankLayers(NamedTuple):
+class RankLayers(FrozenRecord):
     """All caches of the model on one rank of tensor parallelism."""
 
     layers: tuple[LayerSpec, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from kvplan.record import FrozenRecord
 from kvplan.units import cdiv
 
 Kind = Literal[
@@ -15,7 +16,7 @@ STATES: frozenset[Kind] = frozenset({"mamba", "mamba_blocks"})
 """Recurrent states: a fixed number of them, or one for each block of the request."""
 
 
-class Demand(NamedTuple):
+class Demand(FrozenRecord):
     """What a request may hold at worst: the terms of vLLM's `max_memory_usage_bytes`."""
 
     in_flight_tokens: int

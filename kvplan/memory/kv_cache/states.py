@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kvplan.architecture.layers import (
     GatedDeltaNetState,
@@ -13,12 +13,13 @@ from kvplan.architecture.layers import (
 )
 from kvplan.errors import InputError
 from kvplan.memory.kv_cache.dtypes import MODEL_DTYPE_BYTES
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from kvplan.architecture.layers import RecurrentState
 
 
-class StateDtypes(NamedTuple):
+class StateDtypes(FrozenRecord):
     """Bytes per element: the convolution's state and the recurrent one."""
 
     conv_bytes: int

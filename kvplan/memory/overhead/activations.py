@@ -8,9 +8,10 @@ kernels that are benchmarked then get arguments of the real sizes, among them a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from kvplan.memory.overhead.hardware_facts import cublas_workspace_bytes, multiprocessors
+from kvplan.record import FrozenRecord
 from kvplan.units import MIB, cdiv
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Peak = Literal["sampler", "decoder", "compile", "encoder"]
 
 
-class Activations(NamedTuple):
+class Activations(FrozenRecord):
     """The candidates for the peak and what is alive throughout. Bytes."""
 
     peaks: dict[Peak, int]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kvplan.config.version import VllmVersion
 
 
-class MoeShape(NamedTuple):
+class MoeShape(FrozenRecord):
     """The routed experts of a mixture-of-experts model."""
 
     num_experts: int
@@ -23,7 +23,7 @@ class MoeShape(NamedTuple):
     """Of one expert."""
 
 
-class EncoderShape(NamedTuple):
+class EncoderShape(FrozenRecord):
     """The vision (or audio) tower that the profile run executes once at its largest input."""
 
     hidden_size: int

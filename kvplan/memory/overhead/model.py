@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kvplan.memory.interval import Interval
 from kvplan.memory.overhead.activations import activations_of
@@ -19,6 +19,7 @@ from kvplan.memory.overhead.spread import (
     other_interval,
     outside_interval,
 )
+from kvplan.record import FrozenRecord
 from kvplan.units import GIB, format_gib
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _NOTHING = Interval.exactly(0)
 
 
-class Terms(NamedTuple):
+class Terms(FrozenRecord):
     """The terms of one launch before anything is said of their spread. Bytes."""
 
     era: Era

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kvplan.memory.overhead.hardware_facts import is_hopper_or_newer_datacentre
+from kvplan.record import FrozenRecord
 from kvplan.units import GIB
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from kvplan.memory.overhead.inputs import OverheadInputs
 
 
-class Resident(NamedTuple):
+class Resident(FrozenRecord):
     """The parts of `other`. Bytes."""
 
     kernels: int

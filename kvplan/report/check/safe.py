@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from kvplan.gate.redact import INVISIBLE, redact_text
+from kvplan.gate.redact import INVISIBLE, redact_text, without_invisible
 
 if TYPE_CHECKING:
     from kvplan.gate.result import Finding
@@ -15,16 +15,16 @@ LONGEST_MESSAGE: Final = 1000
 LONGEST_PATH: Final = 4096
 LONGEST_LINE: Final = 8192
 
-_SPACES: Final = re.compile(r"[\t\n\r\x0b\x0c\x85\u2028\u2029]+")
+_SPACES: Final = r"[\t\n\r\x0b\x0c\x85\u2028\u2029]+"
 # What Markdown, HTML, references, math and tables give a meaning to. An underscore between letters is one.
-_MARKUP: Final = re.compile(
-    r"[\\`*\[\]<>&|~$#@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=//)|(?<=www)\.|(?<=WWW)\."
-)
+_MARKUP: Final = r"[\\`*\[\]<>&|~$#@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=//)|(?<=www)\.|(?<=WWW)\."
 
 
 def clean(text: str, longest: int = LONGEST_MESSAGE) -> str:
     """One line of visible text without secrets, at most so long."""
-    return redact_text(INVISIBLE.sub("\ufffd", _SPACES.sub(" ", text)), longest)
+    if not text.isprintable():
+        text = without_invisible(re.sub(_SPACES, " ", text))
+    return redact_text(text, longest)
 
 
 def clean_path(path: str) -> str:
@@ -45,13 +45,13 @@ def shown_line(text: str, longest: int = LONGEST_LINE) -> str:
 def safe_json(document: Any) -> str:
     """A JSON document that acts on no terminal and on no runner's log: what would is spelled out in it."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    text = INVISIBLE.sub(lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text)
+    text = re.sub(INVISIBLE, lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text)
     return text.replace("##[", "##\\u005b")
 
 
 def prose(text: str, longest: int = LONGEST_MESSAGE) -> str:
     """The text for Markdown, all of it literal."""
-    return _MARKUP.sub(_entity, clean(text, longest))
+    return re.sub(_MARKUP, _entity, clean(text, longest))
 
 
 def code(text: str, longest: int = LONGEST_MESSAGE) -> str:
