@@ -1,8 +1,8 @@
 """One file a command: parse, call, render. No logic.
 
 A start imports the module of the command that was asked for, and no other. Command modules still import at
-their top only what is cheap: `kvplan --help` and shell completion read them all. Below them a pattern that few
-inputs need is a text, which `re` compiles when it is first used and keeps.
+their top only what is cheap: `kvplan --help` and shell completion read them all. Below them a pattern that
+few inputs need is a text, which `re` compiles when it is first used and keeps.
 """
 
 from __future__ import annotations
