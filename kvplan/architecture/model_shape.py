@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from kvplan.architecture.attention_families import HIDDEN_NAMES
@@ -14,6 +14,7 @@ from kvplan.architecture.kv_scheme import CheckpointCache, checkpoint_cache
 from kvplan.architecture.layers import DeepseekV4Attention, KvHeadsCache, Layer, Mla, RecurrentState
 from kvplan.architecture.served import ABSENT_UP_TO, LAST_VERSION
 from kvplan.errors import UnsupportedModelError
+from kvplan.record import FrozenRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 DTYPES: Final = ("bfloat16", "float16", "float32")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelShape:
+class ModelShape(FrozenRecord):
     """A model as the memory arithmetic sees it. Widths in elements, lengths in tokens.
 
     Compared by identity: a plan is cached per shape, and hashing a hundred layers would cost more than
     the arithmetic.
     """
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     architecture: str
     """The first of `architectures`."""

@@ -7,7 +7,7 @@ gate can ask hundreds of thousands of times.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from kvplan.memory.kv_cache.plan import plan_kv_cache
 from kvplan.memory.overhead import combine, overhead_inputs, predict_overhead
 from kvplan.memory.overhead.fitted import FITTED
 from kvplan.memory.weights import WeightsPerGpu, weights_per_gpu
+from kvplan.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,8 +43,7 @@ _ALL_BUT_SHARE: Final = attrgetter(
 """Everything that weights, KV layout and overhead depend on."""
 
 
-@dataclass
-class Planner:
+class Planner(Record):
     """Answers for one model, card and vLLM version."""
 
     shape: ModelShape
