@@ -120,15 +120,11 @@ def _arrivals(workload: Workload, concurrency: int | None) -> Arrivals:
 @contextlib.asynccontextmanager
 async def _still_heap() -> AsyncIterator[None]:
     """No collection goes over what is there already: it would be measured as the server's delay."""
-    was_frozen = gc.get_freeze_count() > 0
-    gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        # What somebody else froze is not ours to thaw.
-        if not was_frozen:
-            gc.unfreeze()
+        gc.unfreeze()
 
 
 @dataclass(frozen=True, slots=True)
