@@ -57,7 +57,8 @@ class ServerSide:
     kv_cache_tokens: int | None = None
     """Size of the KV cache in tokens, as vLLM 0.24 and later say it."""
     waited_for_memory: bool | None = None
-    """Whether a request waited for KV blocks while all users were being served; None if that was not seen."""
+    """Whether a request waited for KV blocks while all users were being served; None if that was not seen.
+    Where too few samples were had, a preemption says that it did."""
     waiting_share: float | None = None
     """Share of the steady part's samples in which a request was waiting, for memory or for a free seat."""
 
@@ -162,6 +163,9 @@ def server_side(
     # A load too short for such samples is believed when it waits: all users are in flight from 0 on.
     seen = told if enough else [*told, *_up_to(samples, all_busy_until_s)]
     short = any(_waits_for_memory(s, cache_tokens, shortest_prompt, max_num_seqs) for s in seen)
+    preemptions = _delta(watch, "preemptions_total")
+    # Where the gauges were not seen, the counter still tells: a preempted request waits until memory is free.
+    short = short or (not enough and bool(preemptions))
     return ServerSide(
         samples=samples,
         peak_running=_peak([s.running for s in samples]),
@@ -169,7 +173,7 @@ def server_side(
         peak_kv_cache_usage=max(
             (s.kv_cache_usage for s in samples if s.kv_cache_usage is not None), default=None
         ),
-        preemptions=_delta(watch, "preemptions_total"),
+        preemptions=preemptions,
         prefix_cache_queries=_delta(watch, "prefix_cache_queries_total"),
         prefix_cache_hits=_delta(watch, "prefix_cache_hits_total"),
         prompt_tokens=_delta(watch, "prompt_tokens_total"),

@@ -108,6 +108,17 @@ def test_a_load_too_short_for_its_steady_part_is_believed_when_it_waits_but_not_
     assert side(5, until_s=None) is None
 
 
+def test_preemptions_tell_of_waiting_for_memory_where_the_gauges_were_not_seen_in_time() -> None:
+    # Seen with a client that something kept from its CPU for the whole load: 6 preemptions, idle gauges.
+    idle = shot(0, 0, 0.0, preemptions_total=2)
+
+    assert seen(idle, shot(0, 0, 0.0, preemptions_total=8)).waited_for_memory is True
+    assert seen(idle, idle).waited_for_memory is None
+    # Gauges that were seen have the last word on the steady part; the preemption was outside it.
+    calm = [shot(8, 0, 0.5, preemptions_total=2)] * 3
+    assert seen(*calm, shot(8, 0, 0.5, preemptions_total=3)).waited_for_memory is False
+
+
 def test_a_counter_that_began_anew_is_unknown() -> None:
     assert (
         seen(shot(1, 0, 0.1, preemptions_total=9), shot(1, 0, 0.1, preemptions_total=2)).preemptions is None

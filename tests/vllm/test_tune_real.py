@@ -75,7 +75,7 @@ def test_a_short_run_finds_the_kernels_boundary_and_recommends_below_it(tmp_path
     assert answer["measured"]["output_throughput"] > 0
 
 
-@pytest.mark.vllm
+@pytest.mark.vllm_full  # kills of kvplan on real vLLM are in test_engine_real.py too
 def test_kill_9_within_a_start_leaves_nothing_and_resume_finishes(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     process = subprocess.Popen(
