@@ -133,7 +133,7 @@ def read_tree(
     for name in names:
         data = _quick_bytes(prefix + name)
         if data is None:
-            _say_too_large(files, name, found)
+            _say_unread(files, name, found)
         elif is_telling(data) or posixpath.basename(name).lower().startswith("kustomization"):
             if asked is None:
                 read_into(found, name, decode(data), files, how)
@@ -165,9 +165,10 @@ def _quick_bytes(path: str) -> bytes | None:
     return data if len(data) <= MAX_FILE_BYTES else None
 
 
-def _say_too_large(files: DiskFiles, name: str, found: Found) -> None:
-    if files.is_large_text(name):
-        found.not_read.append(NotRead(name, 1, "file too large, skipped"))
+def _say_unread(files: DiskFiles, name: str, found: Found) -> None:
+    why = files.why_unread(name)
+    if why is not None:
+        found.not_read.append(NotRead(name, 1, why))
         found.unread.add(name)
 
 

@@ -97,17 +97,22 @@ class DiskFiles:
         """Whether anything has that path, readable or not."""
         return os.path.lexists(self._root / path)
 
-    def is_large_text(self, path: str) -> bool:
-        """Whether the file is beyond the limit and looks like text: a program's binary is no config."""
+    def why_unread(self, path: str) -> str | None:
+        """Why a file that gave no bytes is one that somebody should know of; None if it is not.
+
+        A program's binary beyond the limit is no config, and what a link names has its own place.
+        """
         real = self._resolve(path)
-        if real is None or Path(real).stat().st_size <= MAX_FILE_BYTES:
-            return False
+        if real is None:
+            return None
         try:
             with open(real, "rb", opener=_no_links) as file:
                 head = file.read(4096)
-        except OSError:
-            return True
-        return b"\0" not in head or head.startswith(_UTF16)
+        except OSError as error:
+            return f"not readable ({error.strerror})"
+        if Path(real).stat().st_size <= MAX_FILE_BYTES:
+            return None
+        return "file too large, skipped" if b"\0" not in head or head.startswith(_UTF16) else None
 
     def _resolve(self, path: str) -> str | None:
         try:

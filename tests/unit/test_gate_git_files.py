@@ -102,6 +102,35 @@ def test_a_large_text_is_said_and_a_large_program_is_not(tmp_path: Path) -> None
     assert [(miss.path, miss.reason) for miss in found.not_read] == [("large.sh", "file too large, skipped")]
 
 
+def test_a_file_that_its_reader_may_not_open_is_said(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("closed")
+    (folder / "open.sh").write_text(SERVE)
+    (folder / "closed.sh").write_text(SERVE)
+    (folder / "closed.sh").chmod(0)
+    names = tree_files(folder)
+    # Root may open everything, so the reading is done as somebody else, in a folder that all may enter.
+    is_root = os.geteuid() == 0
+    parents = [folder, *folder.parents] if is_root else []
+    modes = {parent: parent.stat().st_mode for parent in parents}
+    try:
+        for parent, mode in modes.items():
+            if not mode & 0o001:
+                parent.chmod(mode | 0o011)
+        if is_root:
+            os.seteuid(65534)
+        found = read_tree(folder, names)
+    finally:
+        if is_root:
+            os.seteuid(0)
+        for parent, mode in modes.items():
+            parent.chmod(mode)
+    assert [launch.path for launch in found.launches] == ["open.sh"]
+    assert [(miss.path, miss.reason) for miss in found.not_read] == [
+        ("closed.sh", "not readable (Permission denied)")
+    ]
+    assert found.unread == {"closed.sh"}
+
+
 PROGRAMS = (
     "filter.evil.clean",
     "filter.evil.smudge",
