@@ -57,8 +57,8 @@ class ServerSide:
     kv_cache_tokens: int | None = None
     """Size of the KV cache in tokens, as vLLM 0.24 and later say it."""
     waited_for_memory: bool | None = None
-    """Whether a request waited for KV blocks while all users were being served; None if that was not seen.
-    Where too few samples were had, a preemption says that it did."""
+    """Whether a request waited for KV blocks in the steady part; None if that was not seen. With too few
+    samples of it, an earlier one that waits or a preemption anywhere in the load says that it did."""
     waiting_share: float | None = None
     """Share of the steady part's samples in which a request was waiting, for memory or for a free seat."""
 

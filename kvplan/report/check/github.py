@@ -26,9 +26,8 @@ def as_commands(checked: Checked) -> str:
     lines["error"] += [_unmet(item) for item in checked.unmet]
     must_read = checked.not_read if checked.found.nothing_read else checked.must_read
     lines["error"] += [_unread("error", miss) for miss in must_read]
-    if (
-        checked.base is not None
-    ):  # of a whole tree it would be said at every run, of files that nobody touched
+    # Of a whole tree it would be said at every run, of files that nobody touched.
+    if checked.base is not None:
         lines["note"] += [_unread("notice", miss) for miss in checked.not_read if miss not in must_read]
     out: list[str] = []
     left_out = 0
